@@ -1,0 +1,33 @@
+# Two commands on a fresh machine with Python 3.11+ and make: `make demo` and `make test`.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+.PHONY: demo test lint types layers unit clean
+
+demo: $(VENV)/.ready
+	$(BIN)/python -m examples.demo
+
+test: lint types layers unit
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: $(VENV)/.ready
+	$(BIN)/mypy
+
+layers: $(VENV)/.ready
+	$(BIN)/lint-imports --no-cache
+
+unit: $(VENV)/.ready
+	$(BIN)/python -m pytest -q -n 2
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Shardwright needs Python 3.11 or newer"'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,torch]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,105 @@
+"""All exceptions, and the one way they are written.
+
+A message has up to four parts: the *fact*, the *place* (a line of text with a caret under the spot), the
+*bindings* (labelled rows) and the *help*.  Inner code raises the short fact; whoever knows more on the way
+up adds rows with :meth:`ShardwrightError.add`.
+
+>>> print(RuleError("factor 'n' appears on the right but on no input", text="m k, k j -> m n", at=14))
+factor 'n' appears on the right but on no input
+    m k, k j -> m n
+                  ^
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Self
+
+
+class ShardwrightError(Exception):
+    """Base of every error that Shardwright raises on purpose."""
+
+    def __init__(
+        self,
+        fact: str,
+        *,
+        text: str | None = None,
+        at: int | None = None,
+        rows: Iterable[tuple[str, str]] = (),
+        help: str | None = None,
+    ) -> None:
+        super().__init__(fact)
+        self.fact = fact
+        self.text = text
+        self.at = at
+        self.rows = list(rows)
+        self.help = help
+
+    def add(self, label: str, value: object) -> Self:
+        """Add a labelled row, unless an inner caller already said it."""
+        if all(label != known for known, _ in self.rows):
+            self.rows.append((label, str(value)))
+        return self
+
+    def place(self, text: str, at: int | None = None) -> Self:
+        """Say in which text, and where in it, unless an inner caller already did."""
+        if self.text is None:
+            self.text, self.at = text, at
+        return self
+
+    def __str__(self) -> str:
+        lines = [self.fact]
+        if self.text is not None:
+            lines.append("    " + self.text)
+            if self.at is not None:
+                lines.append("    " + " " * self.at + "^")
+        rows = [*self.rows, *([("help", self.help)] if self.help else [])]
+        width = max((len(label) for label, _ in rows), default=0)
+        for label, value in rows:
+            first, *rest = value.splitlines() or [""]
+            lines.append(f"  {label:<{width}}  {first}")
+            lines.extend(" " * (width + 4) + line for line in rest)
+        return "\n".join(lines)
+
+
+class MeshError(ShardwrightError, ValueError):
+    """A mesh that cannot be, or an axis that a mesh does not have."""
+
+
+class SpecError(ShardwrightError, ValueError):
+    """A sharding that is malformed, or does not fit its tensor or mesh."""
+
+
+class NotationError(ShardwrightError, ValueError):
+    """Text that does not parse; the caret shows where."""
+
+
+class RuleError(NotationError):
+    """A sharding rule that is wrong, or does not fit the shapes it is given."""
+
+
+class UnknownOpError(ShardwrightError, LookupError):
+    """An op that the rule book does not know."""
+
+
+class GraphError(ShardwrightError, ValueError):
+    """A program that is not well-formed."""
+
+
+class PropagationError(ShardwrightError, ValueError):
+    """Shardings that cannot be spread as asked."""
+
+
+class ReshardError(ShardwrightError, ValueError):
+    """No way from one sharding to another."""
+
+
+def near_misses(word: str, known: Iterable[str]) -> str | None:
+    """A help sentence naming what the user may have meant.
+
+    >>> near_misses("matmull", ["matmul", "add"])
+    "did you mean 'matmul'?"
+    """
+    close = difflib.get_close_matches(word, sorted(set(known)), n=3, cutoff=0.6)
+    return "did you mean " + " or ".join(repr(name) for name in close) + "?" if close else None

@@ -1,0 +1,74 @@
+"""What a well-formed graph is.  Run between passes; errors name the node."""
+
+from __future__ import annotations
+
+from ..errors import GraphError
+from .graph import Graph
+
+
+def verify(graph: Graph) -> Graph:
+    """Return the graph, or say what is wrong with it."""
+    _values(graph)
+    _nodes(graph)
+    _ends(graph)
+    return graph
+
+
+def _values(graph: Graph) -> None:
+    names: dict[str, int] = {}
+    for i, value in enumerate(graph.values):
+        if value.id != i:
+            raise GraphError(f"value {i} is numbered {value.id}")
+        if names.setdefault(value.name, i) != i:
+            raise GraphError(f"two values are called {value.name!r}", rows=[("values", f"{names[value.name]}, {i}")])
+        _ = value.type.item_bytes  # an unknown dtype is an error here, not at the first cost
+        if any(size < 0 for size in value.shape):
+            raise GraphError(f"%{value.name} has a negative size", rows=[("type", str(value.type))])
+
+
+def _nodes(graph: Graph) -> None:
+    known = set(graph.inputs)
+    count = len(graph.values)
+    for n, node in enumerate(graph.nodes):
+        where = [("node", f"{n}: {node.op}")] + ([("at", str(node.source))] if node.source else [])
+        if not node.op:
+            raise GraphError("a node without an op", rows=where)
+        for value in node.inputs:
+            if not 0 <= value < count:
+                raise GraphError(f"reads value {value}, which does not exist", rows=where)
+            if value not in known:
+                raise GraphError(f"reads %{graph.values[value].name} before it is made", rows=where)
+        for r, value in enumerate(node.results):
+            if not 0 <= value < count or graph.values[value].producer != (n, r):
+                raise GraphError(f"result {r} is value {value}, which says it comes from elsewhere", rows=where)
+            known.add(value)
+        for result, operand in node.views:
+            if not (0 <= result < len(node.results) and 0 <= operand < len(node.inputs)):
+                raise GraphError(f"view {result}<-{operand} names no result or no operand", rows=where)
+        keys = [key for key, _ in node.attrs]
+        if len(set(keys)) != len(keys):
+            raise GraphError("an attribute stands twice", rows=where)
+    if len(known) != count:
+        lost = next(value for value in graph.values if value.id not in known)
+        raise GraphError(f"%{lost.name} is neither an input nor made by a node")
+
+
+def _ends(graph: Graph) -> None:
+    if len(set(graph.inputs)) != len(graph.inputs):
+        raise GraphError("a value stands twice among the inputs")
+    for value in graph.inputs:
+        if not 0 <= value < len(graph.values) or graph.values[value].producer is not None:
+            raise GraphError(f"input {value} is made by a node")
+    for value in graph.outputs:
+        if not 0 <= value < len(graph.values):
+            raise GraphError(f"returns value {value}, which does not exist")
+    targets = [i for i, _ in graph.updates]
+    if len(set(targets)) != len(targets):
+        raise GraphError("an input is updated twice")
+    for i, o in graph.updates:
+        if not (0 <= i < len(graph.inputs) and 0 <= o < len(graph.outputs)):
+            raise GraphError(f"update {i} := {o} names no input or no output")
+        new, old = graph.type(graph.outputs[o]), graph.type(graph.inputs[i])
+        if new != old:
+            name = graph.values[graph.inputs[i]].name
+            raise GraphError(f"the update of %{name} changes its type", rows=[("from", str(old)), ("to", str(new))])

@@ -1,0 +1,270 @@
+"""`DeviceMesh`: named axes with sizes, and which device stands where.
+
+Devices stand in row-major order of the axes.  A *position* is an index into that order; the *device id* at
+a position is the position itself unless ``device_ids`` says otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from math import prod
+from typing import Any
+
+from ..errors import MeshError, near_misses
+from .axes import AxisRef
+
+AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_RESERVED = frozenset({"_"})  # stands for "not sharded" in specs
+
+
+class DeviceMesh:
+    """Devices in a grid with named axes.
+
+    >>> mesh = DeviceMesh("dp=2, tp=4")
+    >>> mesh == DeviceMesh((2, 4), ("dp", "tp")) == DeviceMesh({"dp": 2, "tp": 4})
+    True
+    >>> mesh.size, mesh.coordinates(5), str(mesh.axis("tp:(2)2"))
+    (8, {'dp': 1, 'tp': 1}, 'tp:(2)2')
+    """
+
+    shape: tuple[int, ...]
+    axis_names: tuple[str, ...]
+    device_ids: tuple[int, ...]
+
+    def __init__(
+        self, axes: Any, axis_names: Sequence[str] | None = None, *, device_ids: Iterable[int] | None = None
+    ) -> None:
+        shape, names, ids = _read_axes(axes, axis_names)
+        if device_ids is not None:
+            ids = tuple(int(device) for device in device_ids)
+        _check(shape, names, ids)
+        self.shape = shape
+        self.axis_names = names
+        size = prod(shape)
+        self.device_ids = ids if ids is not None else tuple(range(size))
+        self._hash = hash((shape, names, self.device_ids))
+
+    # -- identity ---------------------------------------------------------------------------------------
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return (
+            isinstance(other, DeviceMesh)
+            and self.shape == other.shape
+            and self.axis_names == other.axis_names
+            and self.device_ids == other.device_ids
+        )
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __str__(self) -> str:
+        text = ", ".join(f"{name}={size}" for name, size in zip(self.axis_names, self.shape))
+        if self.is_device_order_default:
+            return text
+        return f"{text}; devices={list(self.device_ids)}".removeprefix("; ")
+
+    def __repr__(self) -> str:
+        return f"DeviceMesh({str(self)!r})"
+
+    # -- axes -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def is_device_order_default(self) -> bool:
+        return self.device_ids == tuple(range(self.size))
+
+    @property
+    def axis_sizes(self) -> dict[str, int]:
+        return dict(zip(self.axis_names, self.shape))
+
+    @cached_property
+    def axes(self) -> tuple[AxisRef, ...]:
+        """Every axis, whole, major to minor."""
+        return tuple(AxisRef(name, 1, size, size) for name, size in zip(self.axis_names, self.shape))
+
+    @cached_property
+    def _by_text(self) -> dict[str, AxisRef]:
+        return {axis.name: axis for axis in self.axes}
+
+    @cached_property
+    def _strides(self) -> dict[str, int]:
+        strides, step = {}, 1
+        for name, size in zip(reversed(self.axis_names), reversed(self.shape)):
+            strides[name] = step
+            step *= size
+        return strides
+
+    def axis(self, text: str | AxisRef) -> AxisRef:
+        """The axis or sub-axis written ``tp`` or ``tp:(1)2``."""
+        if isinstance(text, AxisRef):
+            whole = self._by_text.get(text.name)
+            if whole is None or whole.full != text.full:
+                raise self.unknown_axis(text.name)
+            return text
+        found = self._by_text.get(text)
+        if found is None:
+            found = self._by_text[text] = self._read_axis(text)
+        return found
+
+    def _read_axis(self, text: str) -> AxisRef:
+        from .notation import parse_axis  # the parser needs meshes only for their axes
+
+        name, pre, size = parse_axis(text)
+        whole = self._by_text.get(name)
+        if whole is None:
+            raise self.unknown_axis(name)
+        if size is None:
+            return whole
+        return self.sub_axis(name, pre, size)
+
+    def sub_axis(self, name: str, pre: int, size: int) -> AxisRef:
+        """Part of an axis: ``size`` ways, ``pre`` ways into it.
+
+        >>> DeviceMesh("x=8").sub_axis("x", 3, 2)
+        Traceback (most recent call last):
+        ...
+        shardwright.errors.MeshError: x:(3)2 is not a part of axis 'x'
+          axis  x=8
+          help  pre x size must divide 8
+        """
+        whole = self._by_text.get(name)
+        if whole is None:
+            raise self.unknown_axis(name)
+        if pre < 1 or size < 1 or whole.full % (pre * size):
+            raise MeshError(
+                f"{name}:({pre}){size} is not a part of axis {name!r}",
+                rows=[("axis", f"{name}={whole.full}")],
+                help=f"pre x size must divide {whole.full}",
+            )
+        return AxisRef(name, pre, size, whole.full)
+
+    def unknown_axis(self, name: str) -> MeshError:
+        return MeshError(
+            f"the mesh has no axis {name!r}",
+            rows=[("mesh", str(self) or "(no axes)")],
+            help=near_misses(name, self.axis_names),
+        )
+
+    def order(self, axis: AxisRef) -> tuple[int, int]:
+        """Sort key: mesh order, then major to minor within one axis."""
+        return self.axis_names.index(axis.name), axis.pre
+
+    # -- devices ----------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.size))
+
+    def coordinates(self, position: int) -> dict[str, int]:
+        """Where a position stands along each axis."""
+        if not 0 <= position < self.size:
+            raise MeshError(f"no position {position} in a mesh of {self.size}", rows=[("mesh", str(self))])
+        return {
+            name: position // self._strides[name] % size for name, size in zip(self.axis_names, self.shape)
+        }
+
+    def position(self, coordinates: Mapping[str, int]) -> int:
+        """The inverse of :meth:`coordinates`."""
+        for name in coordinates:
+            if name not in self._strides:
+                raise self.unknown_axis(name)
+        return sum(self._strides[name] * coordinates.get(name, 0) for name in self.axis_names)
+
+    def index_along(self, position: int, axis: AxisRef) -> int:
+        """Where a position stands along one axis or sub-axis.
+
+        >>> mesh = DeviceMesh("x=4")
+        >>> [mesh.index_along(p, mesh.axis("x:(1)2")) for p in mesh]
+        [0, 0, 1, 1]
+        """
+        whole = position // self._strides[axis.name] % axis.full
+        return whole // (axis.full // axis.end) % axis.size
+
+    def groups(self, axes: Iterable[str | AxisRef]) -> tuple[tuple[int, ...], ...]:
+        """Positions that talk to each other in a collective over ``axes``, in order along them.
+
+        >>> DeviceMesh("dp=2, tp=2").groups(["dp"])
+        ((0, 2), (1, 3))
+        """
+        refs = [self.axis(axis) for axis in axes]
+        found: dict[tuple[int, ...], list[tuple[tuple[int, ...], int]]] = {}
+        step = {
+            position: tuple(self.index_along(position, axis) for axis in refs) for position in range(self.size)
+        }
+        for position, along in step.items():
+            base = position
+            for axis, index in zip(refs, along):
+                base -= index * self._strides[axis.name] * (axis.full // axis.end)
+            found.setdefault((base,), []).append((along, position))
+        return tuple(tuple(position for _, position in sorted(found[key])) for key in sorted(found))
+
+    # -- other people's meshes --------------------------------------------------------------------------
+
+    @classmethod
+    def of(cls, mesh: Any) -> DeviceMesh:
+        """Accept anything that is a mesh: ours, text, a dict, PyTorch's DeviceMesh, JAX's Mesh."""
+        return mesh if isinstance(mesh, DeviceMesh) else cls(mesh)
+
+
+def _read_axes(
+    axes: Any, names: Sequence[str] | None
+) -> tuple[tuple[int, ...], tuple[str, ...], tuple[int, ...] | None]:
+    if names is not None:
+        shape = tuple(axes)
+        if len(shape) != len(names):
+            raise MeshError(f"{len(shape)} sizes but {len(names)} axis names")
+        return shape, tuple(names), None
+    if isinstance(axes, DeviceMesh):
+        return axes.shape, axes.axis_names, axes.device_ids
+    if isinstance(axes, str):
+        from .notation import parse_mesh
+
+        return parse_mesh(axes)
+    if isinstance(axes, Mapping):
+        return tuple(axes.values()), tuple(axes), None
+    if hasattr(axes, "mesh_dim_names") and hasattr(axes, "mesh"):  # torch.distributed.DeviceMesh
+        grid = axes.mesh
+        names = axes.mesh_dim_names or tuple(f"dim_{i}" for i in range(len(grid.shape)))
+        ids = tuple(int(device) for device in grid.flatten().tolist())
+        return tuple(int(size) for size in grid.shape), tuple(names), ids
+    if hasattr(axes, "axis_names") and hasattr(axes, "devices"):  # jax.sharding.Mesh
+        grid = axes.devices
+        ids = tuple(int(getattr(device, "id", i)) for i, device in enumerate(grid.flatten()))
+        return tuple(int(size) for size in grid.shape), tuple(axes.axis_names), ids
+    if hasattr(axes, "axis_names") and hasattr(axes, "axis_sizes"):  # jax.sharding.AbstractMesh
+        return tuple(axes.axis_sizes), tuple(axes.axis_names), None
+    raise MeshError(
+        f"cannot read a mesh from {type(axes).__name__}",
+        help='write DeviceMesh("dp=2, tp=4"), DeviceMesh((2, 4), ("dp", "tp")) or DeviceMesh({"dp": 2})',
+    )
+
+
+def _check(shape: tuple[int, ...], names: tuple[str, ...], ids: tuple[int, ...] | None) -> None:
+    for name, size in zip(names, shape):
+        if not isinstance(name, str) or not AXIS_NAME.match(name) or name in _RESERVED:
+            raise MeshError(
+                f"{name!r} is no name for a mesh axis",
+                help="use letters, digits and _, not starting with a digit, and not '_' alone",
+            )
+        if isinstance(size, bool) or not isinstance(size, int):
+            raise MeshError(f"axis {name!r} has size {size!r}, not a whole number")
+        if size < 1:
+            raise MeshError(f"axis {name!r} has size {size}", help="every axis needs at least one device")
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            raise MeshError(f"axis {name!r} stands twice in one mesh", help="give each axis its own name")
+    if ids is not None:
+        if len(ids) != prod(shape):
+            raise MeshError(f"{len(ids)} device ids for a mesh of {prod(shape)} devices")
+        if len(set(ids)) != len(ids):
+            raise MeshError("a device id stands twice in one mesh", rows=[("devices", str(list(ids)))])

@@ -1,0 +1,477 @@
+"""One reader for every string: meshes, axes, specs, tensors and rules.
+
+Grammar (spaces are free between words):
+
+    mesh     = [ name "=" int { "," name "=" int } ] [ ";" "devices=[" int { "," int } "]" ]
+    axis     = name [ ":(" int ")" int ]
+    axes     = "_" | ( axis | "?" ) { "+" ( axis | "?" ) }
+    dim      = axes [ "!" int ]
+    spec     = "[" [ dim { "," dim } ] "]" [ "//" partials ] [ "~" axis { "," axis } ]
+    partials = partial { "," partial }        partial = axis | kind "(" axis ")"
+    tensor   = dtype "[" [ int [ "@" axes ] { "," ... } ] "]" [ "//" partials ]
+    rule     = tensors "->" tensors { ";" clause } [ "|" name "=" int { name "=" int } ]
+    tensors  = dims { "," dims }              dims = "()" | { factor | "(" factor+ ")" | "..." | "1" }
+    clause   = factor [ "@" int ] ":" word { word } | states "->" states
+    state    = "R" | "P(" kind ")"
+
+In a rule under a plan a factor may carry its axes, ``m/dp+tp``, and a result its pending ones, ``// tp``.
+Errors carry the position, so that the caret stands under the spot.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NoReturn
+
+from ..errors import MeshError, NotationError, RuleError, ShardwrightError, near_misses
+from .axes import AxisRef, merge_axes
+from .collective import check_reduction
+from .mesh import DeviceMesh
+from .rule import ELLIPSIS, FLAG_WORDS, ONE, REDUCED_BY, Dim, FactorNote, RulePattern, Tensor, Transfer
+from .sharding import CLOSED, DimSpec, Partial, ShardingSpec
+
+_TOKEN = re.compile(r"\s*(?:(?P<int>\d+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<punct>->|//|\.\.\.|\S))")
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    kind: str
+    text: str
+    at: int
+
+
+class Reader:
+    """Tokens of one string, with positions, and the small questions a parser asks."""
+
+    pattern = _TOKEN
+
+    def __init__(self, text: str, error: type[NotationError] = NotationError) -> None:
+        self.text = text
+        self.error = error
+        self.tokens: list[Token] = []
+        at = 0
+        while found := self.pattern.match(text, at):
+            kind = found.lastgroup or "punct"
+            self.tokens.append(Token(kind, found.group(kind), found.start(kind)))
+            at = found.end()
+        self.tokens.append(Token("end", "", len(text.rstrip())))
+        self.next = 0
+
+    @property
+    def token(self) -> Token:
+        return self.tokens[self.next]
+
+    def take(self) -> Token:
+        token = self.token
+        self.next += 1
+        return token
+
+    def peek(self, *texts: str) -> bool:
+        token = self.token
+        return token.kind != "end" and token.text in texts
+
+    def skip(self, text: str) -> bool:
+        if self.peek(text):
+            self.next += 1
+            return True
+        return False
+
+    def expect(self, text: str) -> Token:
+        if not self.peek(text):
+            self.fail(f"expected {text!r}{self._found()}")
+        return self.take()
+
+    def name(self, what: str) -> Token:
+        if self.token.kind != "name":
+            self.fail(f"expected {what}{self._found()}")
+        return self.take()
+
+    def integer(self, what: str) -> int:
+        if self.token.kind != "int":
+            self.fail(f"expected {what}{self._found()}")
+        return int(self.take().text)
+
+    def end(self) -> None:
+        if self.token.kind != "end":
+            self.fail(f"nothing should follow here{self._found()}")
+
+    def _found(self) -> str:
+        return ", the text ends" if self.token.kind == "end" else f", found {self.token.text!r}"
+
+    def fail(self, fact: str, at: int | None = None, help: str | None = None) -> NoReturn:
+        raise self.error(fact, text=self.text, at=self.token.at if at is None else at, help=help)
+
+
+def parse_axis(text: str) -> tuple[str, int, int | None]:
+    """``tp`` or ``tp:(1)2`` -> (name, pre, size); the size is None for the whole axis."""
+    reader = Reader(text)
+    parts = _axis_parts(reader)
+    reader.end()
+    return parts
+
+
+def _axis_parts(reader: Reader) -> tuple[str, int, int | None]:
+    name = reader.name("a mesh axis").text
+    if not reader.skip(":"):
+        return name, 1, None
+    reader.expect("(")
+    pre = reader.integer("the size of the more major part")
+    reader.expect(")")
+    return name, pre, reader.integer("the size of the sub-axis")
+
+
+def _axis(reader: Reader, mesh: DeviceMesh) -> AxisRef:
+    at = reader.token.at
+    name, pre, size = _axis_parts(reader)
+    try:
+        return mesh.axis(name) if size is None else mesh.sub_axis(name, pre, size)
+    except MeshError as error:
+        raise error.place(reader.text, at) from None
+
+
+def parse_mesh(text: str) -> tuple[tuple[int, ...], tuple[str, ...], tuple[int, ...] | None]:
+    """``dp=2, tp=4`` -> sizes, names, device ids."""
+    reader = Reader(text)
+    sizes: list[int] = []
+    names: list[str] = []
+    ids: list[int] | None = None
+    while reader.token.kind != "end":
+        name = reader.name("an axis name").text
+        reader.expect("=")
+        if name == "devices" and reader.skip("["):
+            ids = []
+            while not reader.peek("]"):
+                ids.append(reader.integer("a device id"))
+                reader.skip(",")
+            reader.expect("]")
+            reader.end()
+            break
+        if name in names:
+            raise MeshError(
+                f"axis {name!r} stands twice in one mesh",
+                text=text,
+                at=reader.tokens[reader.next - 2].at,
+                help="give each axis its own name",
+            )
+        names.append(name)
+        sizes.append(reader.integer("the size of the axis"))
+        if not reader.skip(",") and not reader.skip(";"):
+            reader.end()
+    return tuple(sizes), tuple(names), tuple(ids) if ids is not None else None
+
+
+def _dim(reader: Reader, mesh: DeviceMesh) -> DimSpec:
+    axes, is_open = ((), False) if reader.skip("_") else _axes(reader, mesh)
+    priority = reader.integer("a priority") if reader.skip("!") else None
+    return DimSpec(axes, is_open, priority) if axes or is_open or priority is not None else CLOSED
+
+
+def _axes(reader: Reader, mesh: DeviceMesh) -> tuple[tuple[AxisRef, ...], bool]:
+    found: list[AxisRef] = []
+    is_open = False
+    while True:
+        if reader.skip("?"):
+            is_open = True
+        else:
+            found.append(_axis(reader, mesh))
+        if not reader.skip("+"):
+            return merge_axes(found), is_open
+
+
+def parse_dim(text: str, mesh: DeviceMesh) -> DimSpec:
+    reader = Reader(text)
+    dim = _dim(reader, mesh)
+    reader.end()
+    return dim
+
+
+def _partials(reader: Reader, mesh: DeviceMesh) -> Partial:
+    pairs: list[tuple[AxisRef, str]] = []
+    while True:
+        following = reader.tokens[reader.next + 1].text if reader.token.kind == "name" else ""
+        if following == "(":
+            word = reader.take()
+            kind = _reduction(reader, word)
+            reader.expect("(")
+            axis = _axis(reader, mesh)
+            reader.expect(")")
+        else:
+            kind, axis = "sum", _axis(reader, mesh)
+        pairs.append((axis, kind))
+        if not reader.skip(","):
+            return tuple(sorted(pairs, key=lambda pair: mesh.order(pair[0])))
+
+
+def _reduction(reader: Reader, word: Token) -> str:
+    try:
+        return check_reduction(word.text)
+    except ShardwrightError as error:
+        raise error.place(reader.text, word.at) from None
+
+
+def parse_partial(text: str, mesh: DeviceMesh) -> Partial:
+    reader = Reader(text)
+    partial = _partials(reader, mesh)
+    reader.end()
+    return partial
+
+
+def _suffix(reader: Reader, mesh: DeviceMesh) -> tuple[Partial, list[AxisRef]]:
+    partial = _partials(reader, mesh) if reader.skip("//") else ()
+    replicated: list[AxisRef] = []
+    if reader.skip("~"):
+        replicated.append(_axis(reader, mesh))
+        while reader.skip(","):
+            replicated.append(_axis(reader, mesh))
+    return partial, replicated
+
+
+def parse_spec(text: str, mesh: DeviceMesh) -> ShardingSpec:
+    """``[dp, tp+?, _] // ep ~ pp`` on a mesh."""
+    reader = Reader(text)
+    reader.expect("[")
+    dims: list[DimSpec] = []
+    while not reader.peek("]"):
+        dims.append(_dim(reader, mesh))
+        if not reader.skip(","):
+            break
+    reader.expect("]")
+    partial, replicated = _suffix(reader, mesh)
+    reader.end()
+    return ShardingSpec(mesh, dims, partial, replicated)
+
+
+def parse_tensor(
+    text: str, mesh: DeviceMesh | None = None
+) -> tuple[str, tuple[int, ...], ShardingSpec | None]:
+    """``f32[16@dp, 2048]`` -> dtype, shape, sharding (None without a mesh)."""
+    reader = Reader(text)
+    found = read_tensor(reader, mesh)
+    reader.end()
+    return found
+
+
+def read_tensor(
+    reader: Reader, mesh: DeviceMesh | None
+) -> tuple[str, tuple[int, ...], ShardingSpec | None]:
+    dtype = reader.name("a dtype").text
+    reader.expect("[")
+    shape: list[int] = []
+    dims: list[DimSpec] = []
+    while not reader.peek("]"):
+        shape.append(reader.integer("the size of a dim"))
+        if reader.skip("@"):
+            if mesh is None:
+                reader.fail("axes on a tensor, but no mesh to read them on")
+            dims.append(DimSpec(_axes(reader, mesh)[0]))
+        else:
+            dims.append(CLOSED)
+        if not reader.skip(","):
+            break
+    reader.expect("]")
+    if mesh is None:
+        return dtype, tuple(shape), None
+    partial = _partials(reader, mesh) if reader.skip("//") else ()
+    return dtype, tuple(shape), ShardingSpec(mesh, dims, partial)
+
+
+# -- rules ----------------------------------------------------------------------------------------------
+
+
+class RuleReader(Reader):
+    """Reads a rule; factors may carry axes when a mesh is given."""
+
+    def __init__(self, text: str, mesh: DeviceMesh | None = None) -> None:
+        super().__init__(text, RuleError)
+        self.mesh = mesh
+        self.axes: dict[str, tuple[AxisRef, ...]] = {}
+        self.places: dict[str, int] = {}
+
+    def rule(self) -> tuple[RulePattern, dict[str, int]]:
+        operands: tuple[Tensor, ...] = () if self.peek("->") else self.tensors(("->",))
+        if not self.skip("->"):
+            self.fail("a rule needs an arrow", help="write what comes out: 'm k, k n -> m n'")
+        results = self.tensors((";", "|"), pending=True)
+        notes: list[FactorNote] = []
+        transfers: list[Transfer] = []
+        while self.skip(";"):
+            clause = self.clause()
+            (notes if isinstance(clause, FactorNote) else transfers).append(clause)  # type: ignore[arg-type]
+        sizes: dict[str, int] = {}
+        if self.skip("|"):
+            while self.token.kind == "name":
+                name = self.take().text
+                self.expect("=")
+                sizes[name] = self.integer(f"the size of {name}")
+        self.end()
+        pattern = RulePattern(operands, results, tuple(notes), tuple(transfers))
+        self.check(pattern, sizes)
+        return pattern, sizes
+
+    def tensors(self, stop: tuple[str, ...], pending: bool = False) -> tuple[Tensor, ...]:
+        found = [self.tensor(stop, pending)]
+        while self.skip(","):
+            found.append(self.tensor(stop, pending))
+        return tuple(found)
+
+    def tensor(self, stop: tuple[str, ...], pending: bool) -> Tensor:
+        dims: list[Dim] = []
+        while not self.peek(",", *stop) and self.token.kind != "end":
+            if pending and self.mesh is not None and self.skip("//"):
+                _partials(self, self.mesh)  # follows from the factors; read to be skipped
+                break
+            at = self.token.at
+            if self.skip("("):
+                group: list[str] = []
+                while not self.peek(")"):
+                    group.append(self.factor())
+                self.expect(")")
+                if group:
+                    dims.append(tuple(group))
+                elif dims or not (self.peek(",", *stop) or self.token.kind == "end"):
+                    self.fail("'()' stands for a tensor without dims", at, "leave it out")
+            elif self.skip("..."):
+                if ELLIPSIS in dims:
+                    self.fail("'...' stands twice in one tensor", at)
+                self.places.setdefault("...", at)
+                dims.append(ELLIPSIS)
+            elif self.skip("1"):
+                dims.append(ONE)
+            else:
+                dims.append((self.factor(),))
+        return tuple(dims)
+
+    def factor(self) -> str:
+        token = self.token
+        if token.kind == "int":
+            self.fail(
+                f"a dim of fixed size {token.text} needs a factor name",
+                help="only '1' may stand for itself",
+            )
+        name = self.name("a factor").text
+        self.places.setdefault(name, token.at)
+        if self.skip("/"):
+            if self.mesh is None:
+                self.fail("axes on a factor, but no mesh to read them on")
+            axes = _axes(self, self.mesh)[0]
+            if self.axes.setdefault(name, axes) != axes:
+                self.fail(f"factor {name!r} carries different axes in two places", token.at)
+        return name
+
+    def clause(self) -> FactorNote | Transfer:
+        start = self.token
+        if self.peek("R") or (self.peek("P") and self.tokens[self.next + 1].text == "("):
+            operands = self.states()
+            self.expect("->")
+            return Transfer(operands, self.states())
+        if self.skip("..."):
+            factor = "..."
+        else:
+            factor = self.name("a factor, or a transfer like 'P(sum), R -> P(sum)'").text
+        if factor not in self.places:
+            self.fail(
+                f"no factor is called {factor!r}", start.at, near_misses(factor, self.places)
+            )
+        result = self.integer("the number of a result") if self.skip("@") else None
+        self.expect(":")
+        words: list[str] = []
+        while self.token.kind == "name":
+            words.append(self.word())
+        if not words:
+            self.fail("expected what the factor is", help="one of " + ", ".join((*REDUCED_BY, *FLAG_WORDS)))
+        return FactorNote(factor, tuple(words), result)
+
+    def word(self) -> str:
+        token = self.take()
+        if token.text == "form":
+            self.expect("(")
+            name = self.name("the name of a local form").text
+            while self.skip("."):
+                name += "." + self.name("the name of a local form").text
+            self.expect(")")
+            return f"form({name})"
+        known = (*REDUCED_BY, *FLAG_WORDS)
+        if token.text not in known:
+            self.fail(
+                f"a factor cannot be {token.text!r}",
+                token.at,
+                near_misses(token.text, known) or "one of " + ", ".join((*known, "form(name)")),
+            )
+        return token.text
+
+    def states(self) -> tuple[str, ...]:
+        found = [self.state()]
+        while self.skip(","):
+            found.append(self.state())
+        return tuple(found)
+
+    def state(self) -> str:
+        if self.skip("R"):
+            return "R"
+        if not self.skip("P"):
+            self.fail("expected 'R' or 'P(kind)'")
+        self.expect("(")
+        word = self.name("a reduction")
+        kind = word.text if word.text == "any" else _reduction(self, word)
+        self.expect(")")
+        return f"P({kind})"
+
+    def check(self, pattern: RulePattern, sizes: dict[str, int]) -> None:
+        left = {name for tensor in pattern.operands for dim in tensor for name in dim}
+        new = {note.factor for note in pattern.notes if "new" in note.words}
+        for tensor in pattern.results:
+            for name in (name for dim in tensor for name in dim):
+                if name in left or name in new or name in sizes or name in ONE:
+                    continue
+                if name == "...":
+                    self.fail("'...' stands on the right but on no input", self._right_place(name))
+                self.fail(
+                    f"factor {name!r} appears on the right but on no input",
+                    self._right_place(name),
+                    _new_factor_help(name, left, pattern),
+                )
+        for tensor in (*pattern.operands, *pattern.results):
+            names = [name for dim in tensor for name in dim if name != "1"]
+            for name in names:
+                if names.count(name) > 1:
+                    self.fail(
+                        f"factor {name!r} stands twice in one tensor",
+                        self.places[name],
+                        "a diagonal is not a factor; give each dim its own name",
+                    )
+        for note in pattern.notes:
+            if note.result is not None and note.result >= len(pattern.results):
+                self.fail(f"{note.factor}@{note.result}: there are {len(pattern.results)} results")
+        for transfer in pattern.transfers:
+            if len(transfer.operands) != len(pattern.operands) or len(transfer.results) != len(
+                pattern.results
+            ):
+                self.fail(f"the transfer '{transfer}' does not have one state for each tensor")
+
+    def _right_place(self, name: str) -> int:
+        arrow = next(token.at for token in self.tokens if token.text == "->")
+        return next(token.at for token in self.tokens if token.text == name and token.at > arrow)
+
+
+def _new_factor_help(name: str, left: set[str], pattern: RulePattern) -> str:
+    right = {factor for tensor in pattern.results for dim in tensor for factor in dim}
+    spare = sorted(factor for factor in left - right if factor not in ("1", "..."))
+    sized = f"size it as a new factor: rule(..., {name}=4)"
+    return f"rename {spare[-1]!r} to {name!r}, or {sized}" if spare else sized
+
+
+def parse_rule(text: str) -> tuple[RulePattern, dict[str, int]]:
+    """A rule as written: its pattern, and the sizes that a bound rule's text carries."""
+    return RuleReader(text).rule()
+
+
+def parse_sharded_rule(
+    text: str, mesh: DeviceMesh
+) -> tuple[RulePattern, dict[str, tuple[AxisRef, ...]]]:
+    """``m/dp k/tp, k/tp n -> m/dp n // tp`` -> the rule and the axes of its factors."""
+    reader = RuleReader(text, mesh)
+    pattern, _ = reader.rule()
+    return pattern, reader.axes
+
+
