@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from shardwright.ir.core import CONSTANT, CONSTRAINT
 from shardwright.ir.graph import Graph, Node, TensorType, Value
 from shardwright.spec.mesh import DeviceMesh
 from shardwright.spec.rule import Factor, OpShardingRule, factor_name
@@ -29,6 +30,11 @@ PLAIN_TAGS = {
     "sdy.constant",
 }
 DTYPES = {"i1": "bool", "ui8": "u8", "ui16": "u16", "ui32": "u32", "ui64": "u64", "i4": "i8", "ui4": "u8"}
+OUR_OPS = {
+    "sdy.sharding_constraint": CONSTRAINT,
+    "sdy.constant": CONSTANT,
+    "stablehlo.constant": CONSTANT,
+}
 KNOWN = {"bool", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f16", "bf16", "f32", "f64"}
 
 
@@ -124,7 +130,10 @@ class Function:
 
 
 def read_function(side: dict[str, Any], meshes: Meshes) -> Function:
-    """Sharding groups are taken out of the program; everything else stays in order."""
+    """Sharding groups are taken out of the program; everything else stays in order.
+
+    Attribute ``n`` of a node is its number in the record, so that passes may move it.
+    """
     values: list[Value] = []
     ids: dict[int, int] = {}
     specs: dict[int, ShardingSpec] = {}
@@ -137,9 +146,7 @@ def read_function(side: dict[str, Any], meshes: Meshes) -> Function:
             specs[ids[id]] = spec
         return ids[id]
 
-    inputs = [
-        add(arg["id"], tensor_type(arg), arg["sharding"], f"arg{i}", None) for i, arg in enumerate(side["args"])
-    ]
+    inputs = [add(arg["id"], tensor_type(arg), arg["sharding"], f"arg{i}", None) for i, arg in enumerate(side["args"])]
     nodes: list[Node] = []
     rules: dict[int, OpShardingRule] = {}
     attrs: dict[int, dict[str, Any]] = {}
@@ -159,7 +166,7 @@ def read_function(side: dict[str, Any], meshes: Meshes) -> Function:
         rule = read_rule(op.get("rule"))
         if rule is not None:
             rules[n] = rule
-        nodes.append(Node(op["op"], operands, results))
+        nodes.append(Node(OUR_OPS.get(op["op"], op["op"]), operands, results, attrs=(("n", n),)))
     outputs = tuple(ids[id] for id in side["returns"])
     graph = Graph("f", tuple(values), tuple(nodes), tuple(inputs), outputs)
     out_specs = {}

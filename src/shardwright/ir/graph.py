@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import prod
+from math import isnan, nan, prod
 from typing import Any
 
 from ..errors import GraphError
@@ -51,7 +51,8 @@ class TensorType:
     def item_bytes(self) -> int:
         size = ITEM_BYTES.get(self.dtype)
         if size is None:
-            raise GraphError(f"no element type is called {self.dtype!r}", rows=[("known", ", ".join(ITEM_BYTES))])
+            known = ", ".join(ITEM_BYTES)
+            raise GraphError(f"no element type is called {self.dtype!r}", rows=[("known", known)])
         return size
 
     @property
@@ -184,9 +185,15 @@ class Graph:
 
 
 def freeze_attr(value: Any) -> Attr:
-    """Make an attribute hashable; refuse what has no text form."""
-    if value is None or isinstance(value, bool | int | float | str):
+    """Make an attribute hashable and plain; refuse what has no text form."""
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, float):
+        return nan if isnan(value) else float(value)  # one NaN for all, so that it equals itself in tuples
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, str):
+        return str.__str__(value)
     if isinstance(value, list | tuple):
         return tuple(freeze_attr(item) for item in value)
     raise GraphError(

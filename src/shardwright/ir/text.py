@@ -14,17 +14,17 @@ With shardings, a tensor prints as ``f32[8@dp, 16]``; a name that is not a plain
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 
 from ..errors import GraphError
 from ..spec.notation import Reader, read_tensor
 from ..spec.sharding import ShardingSpec, tensor_text
-from .graph import Attr, Attrs, Graph, Node, Operand, Source, TensorType, Value
+from .graph import Attr, Attrs, Graph, Node, Operand, Source, TensorType, Value, freeze_attr
 from .verify import verify
 
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.]*\Z")
+_LEADING = frozenset({"return", "update", "view", "in"})  # words that mean something else where a node begins
 
 Specs = Mapping[int, ShardingSpec | None]
 
@@ -55,9 +55,7 @@ def source_text(source: Source | None) -> str:
     return f"  # {quoted(source.file)}:{source.line}{scope}"
 
 
-def node_text(
-    node: Node, name: Callable[[int], str], type_text: Callable[[int], str], sources: bool = True
-) -> str:
+def node_text(node: Node, name: Callable[[int], str], type_text: Callable[[int], str], sources: bool = True) -> str:
     def operand_text(operand: Operand) -> str:
         if operand is None:
             return "none"
@@ -68,7 +66,8 @@ def node_text(
     left = ", ".join(map(name, node.results)) + " = " if node.results else ""
     views = " view[" + ", ".join(f"{r}<-{o}" for r, o in node.views) + "]" if node.views else ""
     types = " : " + ", ".join(map(type_text, node.results)) if node.results else ""
-    call = f"{quoted(node.op)}({', '.join(map(operand_text, node.operands))})"
+    op = json.dumps(node.op) if not left and node.op in _LEADING else quoted(node.op)
+    call = f"{op}({', '.join(map(operand_text, node.operands))})"
     return f"{left}{call}{attrs_text(node.attrs)}{views}{types}{source_text(node.source) if sources else ''}"
 
 
@@ -98,8 +97,8 @@ def graph_text(graph: Graph, specs: Specs | None = None, out_specs: Sequence[Sha
 class GraphReader(Reader):
     pattern = re.compile(
         r"\s*(?:(?P<string>\"(?:[^\"\\]|\\.)*\")"
-        r"|(?P<float>-?(?:\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|inf\b|nan\b))"
-        r"|(?P<int>-?\d+)(?![A-Za-z_])"
+        r"|(?P<float>-?(?:\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|inf|nan))(?![A-Za-z0-9_.])"
+        r"|(?P<int>-?\d+)(?![A-Za-z0-9_.])"
         r"|(?P<name>[A-Za-z0-9_][A-Za-z0-9_.]*)"
         r"|(?P<punct>->|<-|:=|//|\S))"
     )
@@ -122,7 +121,7 @@ class GraphReader(Reader):
             return str(json.loads(token.text))
         if token.kind not in ("name", "int", "float"):
             self.next -= 1
-            self.fail(f"expected {what}, found {token.text!r}")
+            self.fail(f"expected {what}{self._found()}")
         return token.text
 
     def new_value(self, type: TensorType, name: str, at: int, producer: tuple[int, int] | None) -> int:
@@ -232,12 +231,12 @@ class GraphReader(Reader):
         if token.kind == "int":
             return int(token.text)
         if token.kind == "float":
-            return float(token.text)
+            return freeze_attr(float(token.text))
         if token.text in ("none", "true", "false"):
             return {"none": None, "true": True, "false": False}[token.text]
         if token.text != "[":
             self.next -= 1
-            self.fail(f"expected the value of an attribute, found {token.text!r}")
+            self.fail(f"expected the value of an attribute{self._found()}")
         items: list[Attr] = []
         while not self.peek("]"):
             items.append(self.attr())
@@ -267,14 +266,3 @@ class GraphReader(Reader):
 def parse_graph(text: str) -> Graph:
     """The inverse of ``str(graph)``; what it returns is verified."""
     return verify(GraphReader(text).graph())
-
-
-def same_attr(a: Attr, b: Attr) -> bool:
-    """Equality in which NaN equals itself."""
-    if isinstance(a, tuple) and isinstance(b, tuple):
-        return len(a) == len(b) and all(map(same_attr, a, b))
-    if isinstance(a, float) and isinstance(b, float) and math.isnan(a):
-        return math.isnan(b)
-    return type(a) is type(b) and a == b
-
-

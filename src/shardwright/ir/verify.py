@@ -9,6 +9,7 @@ from .graph import Graph
 def verify(graph: Graph) -> Graph:
     """Return the graph, or say what is wrong with it."""
     _values(graph)
+    _inputs(graph)
     _nodes(graph)
     _ends(graph)
     return graph
@@ -20,10 +21,21 @@ def _values(graph: Graph) -> None:
         if value.id != i:
             raise GraphError(f"value {i} is numbered {value.id}")
         if names.setdefault(value.name, i) != i:
-            raise GraphError(f"two values are called {value.name!r}", rows=[("values", f"{names[value.name]}, {i}")])
+            both = f"{names[value.name]}, {i}"
+            raise GraphError(f"two values are called {value.name!r}", rows=[("values", both)])
         _ = value.type.item_bytes  # an unknown dtype is an error here, not at the first cost
         if any(size < 0 for size in value.shape):
             raise GraphError(f"%{value.name} has a negative size", rows=[("type", str(value.type))])
+
+
+def _inputs(graph: Graph) -> None:
+    if len(set(graph.inputs)) != len(graph.inputs):
+        raise GraphError("a value stands twice among the inputs")
+    for value in graph.inputs:
+        if not 0 <= value < len(graph.values):
+            raise GraphError(f"input {value} does not exist")
+        if graph.values[value].producer is not None:
+            raise GraphError(f"input {value} is made by a node")
 
 
 def _nodes(graph: Graph) -> None:
@@ -40,7 +52,8 @@ def _nodes(graph: Graph) -> None:
                 raise GraphError(f"reads %{graph.values[value].name} before it is made", rows=where)
         for r, value in enumerate(node.results):
             if not 0 <= value < count or graph.values[value].producer != (n, r):
-                raise GraphError(f"result {r} is value {value}, which says it comes from elsewhere", rows=where)
+                fact = f"result {r} is value {value}, which says it comes from elsewhere"
+                raise GraphError(fact, rows=where)
             known.add(value)
         for result, operand in node.views:
             if not (0 <= result < len(node.results) and 0 <= operand < len(node.inputs)):
@@ -54,11 +67,6 @@ def _nodes(graph: Graph) -> None:
 
 
 def _ends(graph: Graph) -> None:
-    if len(set(graph.inputs)) != len(graph.inputs):
-        raise GraphError("a value stands twice among the inputs")
-    for value in graph.inputs:
-        if not 0 <= value < len(graph.values) or graph.values[value].producer is not None:
-            raise GraphError(f"input {value} is made by a node")
     for value in graph.outputs:
         if not 0 <= value < len(graph.values):
             raise GraphError(f"returns value {value}, which does not exist")
@@ -71,4 +79,5 @@ def _ends(graph: Graph) -> None:
         new, old = graph.type(graph.outputs[o]), graph.type(graph.inputs[i])
         if new != old:
             name = graph.values[graph.inputs[i]].name
-            raise GraphError(f"the update of %{name} changes its type", rows=[("from", str(old)), ("to", str(new))])
+            rows = [("from", str(old)), ("to", str(new))]
+            raise GraphError(f"the update of %{name} changes its type", rows=rows)

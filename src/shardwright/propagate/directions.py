@@ -24,9 +24,7 @@ LEVELS = 5
 def directions(rule: OpShardingRule, flow: Flow, single_use: bool, level: int) -> tuple[Direction, ...]:
     """For each factor of an op, which way it may propagate at this level."""
     return tuple(
-        Direction.NONE
-        if factor.blocked
-        else _direction(flow, single_use, level, rule.pass_through[f])
+        Direction.NONE if factor.blocked else _direction(flow, single_use, level, rule.pass_through[f])
         for f, factor in enumerate(rule.factors)
     )
 

@@ -131,9 +131,7 @@ def run_hierarchical_propagation_pass(
         for priority in sorted(waiting):
             engine.release(waiting[priority], priority)
             engine.run(levels)
-    return Propagated(
-        graph, tuple(engine.specs), tuple(engine.outs), engine.provenance, engine.visits, engine.updates
-    )
+    return Propagated(graph, tuple(engine.specs), tuple(engine.outs), engine.provenance, engine.visits, engine.updates)
 
 
 def _common_mesh(specs: Sequence[Spec]) -> DeviceMesh | None:
@@ -208,9 +206,7 @@ class _Engine:
     def _single_use(self, node: Node) -> bool:
         graph = self.graph
         return all(
-            len(graph.uses[value]) + graph.output_uses[value] == 1
-            for value in node.inputs
-            if graph.values[value].shape
+            len(graph.uses[value]) + graph.output_uses[value] == 1 for value in node.inputs if graph.values[value].shape
         )
 
     def check_ranks(self) -> None:

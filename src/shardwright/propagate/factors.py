@@ -159,9 +159,7 @@ def _clear_of_other_factors(axis: AxisRef | None, tensor: TensorFactors, f: int)
     return axis
 
 
-def _fit_within_factor(
-    axis: AxisRef, before: int, factor: FactorAxes, size: int, banned: Axes
-) -> AxisRef | None:
+def _fit_within_factor(axis: AxisRef, before: int, factor: FactorAxes, size: int, banned: Axes) -> AxisRef | None:
     """What of ``axis`` may stand in this factor, after axes that already split it ``before`` ways."""
     kept = prefix_without_overlap(axis, banned) if banned else axis
     if kept is None:

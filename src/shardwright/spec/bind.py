@@ -30,7 +30,10 @@ def bind(
 
 def rule_from_pattern(pattern: RulePattern, sizes: Mapping[str, int]) -> OpShardingRule:
     """A bound rule from a text that carries all its sizes."""
-    return _Finished(pattern, dict(sizes)).rule()
+    try:
+        return _Finished(pattern, dict(sizes)).rule()
+    except RuleError as error:
+        raise error.place(str(pattern)) from None
 
 
 class _Finished:
@@ -58,9 +61,7 @@ class _Finished:
                 if self.is_reducible(f)
             ]
             reductions.append(tuple(reduced))
-        return OpShardingRule(
-            tuple(self.factors), operands, results, tuple(reductions), self.pattern.transfers
-        )
+        return OpShardingRule(tuple(self.factors), operands, results, tuple(reductions), self.pattern.transfers)
 
     def is_reducible(self, f: int) -> bool:
         factor = self.factors[f]
@@ -71,7 +72,10 @@ class _Finished:
 
     def factor(self, name: str) -> int:
         if name == "1":
-            self.factors.append(Factor(f"one{len(self.factors)}", 1, broadcast=True))
+            unused = f"one{len(self.factors)}"
+            while unused in self.sizes:
+                unused = "o" + unused
+            self.factors.append(Factor(unused, 1, broadcast=True))
             return len(self.factors) - 1
         if name not in self.index:
             if name not in self.sizes:
@@ -108,7 +112,7 @@ class _Binding(_Finished):
     ) -> None:
         super().__init__(pattern, dict(sizes))
         self.told = frozenset(sizes)
-        self.seen: dict[str, str] = {name: "as told" for name in sizes}
+        self.seen: dict[str, str] = dict.fromkeys(sizes, "as told")
         self.flexible = {
             note.factor for note in pattern.notes if not {"whole", "permuted", "blocked"}.isdisjoint(note.words)
         }
@@ -117,7 +121,8 @@ class _Binding(_Finished):
         if len(self.operand_shapes) != len(pattern.operands):
             raise RuleError(f"the rule has {len(pattern.operands)} operands, the call {len(operand_shapes)}")
         if self.result_shapes is not None and len(self.result_shapes) != len(pattern.results):
-            raise RuleError(f"the rule has {len(pattern.results)} results, the call {len(self.result_shapes)}")
+            got = len(self.result_shapes)
+            raise RuleError(f"the rule has {len(pattern.results)} results, the call {got}")
         self.batch = self.batch_shape()
         self.batch_factors = self.name_batch()
 
@@ -133,9 +138,7 @@ class _Binding(_Finished):
                 results.append(self.spell(tensor, shape, f"result {r}"))
             self.measure_compounds()
             self.check_results(results)
-            self.pattern = RulePattern(
-                tuple(operands), tuple(results), self.pattern.notes, self.pattern.transfers
-            )
+            self.pattern = RulePattern(tuple(operands), tuple(results), self.pattern.notes, self.pattern.transfers)
             return super().rule()
         except RuleError as error:
             known = " ".join(f"{name}={size}" for name, size in self.sizes.items())
@@ -165,7 +168,8 @@ class _Binding(_Finished):
         return tuple(widest)
 
     def name_batch(self) -> list[str]:
-        taken = {name for tensor in self.pattern.operands + self.pattern.results for dim in tensor for name in dim}
+        tensors = self.pattern.operands + self.pattern.results
+        taken = {name for tensor in tensors for dim in tensor for name in dim}
         names = []
         for i, size in enumerate(self.batch):
             name = f"b{i}"
@@ -220,6 +224,8 @@ class _Binding(_Finished):
             known = prod(self.sizes[name] for name in dim if name in self.sizes)
             if len(unknown) == 1 and known and size % known == 0:
                 self.say(unknown[0], size // known, where)
+            elif len(unknown) == 1 and known:
+                raise RuleError(f"({' '.join(dim)}) = {size} at {where} cannot be divided by the {known} already known")
             elif unknown:
                 self.compounds.append((dim, size, where))
             elif known != size:
@@ -231,10 +237,9 @@ class _Binding(_Finished):
         known = self.sizes.get(name)
         if known is None:
             self.sizes[name], self.seen[name] = size, where
-        elif known != size and name not in self.flexible and name not in self.batch_factors:
-            raise RuleError(
-                f"factor {name!r} has two sizes: {known} ({self.seen.get(name, 'batch')}) and {size} ({where})"
-            )
+        elif known != size and (name if name not in self.batch_factors else "...") not in self.flexible:
+            first = self.seen.get(name, "batch")
+            raise RuleError(f"factor {name!r} has two sizes: {known} ({first}) and {size} ({where})")
 
     @property
     def compounds(self) -> list[tuple[Dim, int, str]]:

@@ -13,7 +13,7 @@ from ..errors import SpecError
 from .axes import Axes, AxisRef, merge_axes
 from .mesh import DeviceMesh
 from .rule import Mapped, OpShardingRule
-from .sharding import DimSpec, ShardingSpec
+from .sharding import DimSpec, ShardingSpec, sort_partial
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,7 @@ class FactorSharding:
     axes: tuple[Axes, ...]
 
     @classmethod
-    def of(
-        cls, rule: OpShardingRule, mesh: DeviceMesh, axes: Mapping[str, str | tuple[str, ...]]
-    ) -> FactorSharding:
+    def of(cls, rule: OpShardingRule, mesh: DeviceMesh, axes: Mapping[str, str | tuple[str, ...]]) -> FactorSharding:
         """From factor names and axis names, checked."""
         chosen: list[Axes] = [()] * len(rule.factors)
         for name, words in axes.items():
@@ -76,8 +74,8 @@ class FactorSharding:
         specs = []
         for mapped, reduced in zip(self.rule.results, self.rule.reductions):
             pending = [(axis, kind) for factor, kind in reduced for axis in self.axes[factor]]
-            pending.sort(key=lambda pair: self.mesh.order(pair[0]))
-            specs.append(ShardingSpec.make(self.mesh, self._spec(mapped).dims, tuple(pending)))
+            partial = sort_partial(pending, self.mesh)
+            specs.append(ShardingSpec.make(self.mesh, self._spec(mapped).dims, partial))
         return tuple(specs)
 
     def _spec(self, mapped: Mapped) -> ShardingSpec:

@@ -70,6 +70,9 @@ class DeviceMesh:
     def __repr__(self) -> str:
         return f"DeviceMesh({str(self)!r})"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DeviceMesh, (str(self),)  # the stored hash holds in this process only
+
     # -- axes -------------------------------------------------------------------------------------------
 
     @cached_property
@@ -112,6 +115,8 @@ class DeviceMesh:
             if whole is None or whole.full != text.full:
                 raise self.unknown_axis(text.name)
             return text
+        if not isinstance(text, str):
+            raise MeshError(f"{text!r} is no mesh axis", help="use its name, or a part of it: 'tp:(1)2'")
         found = self._by_text.get(text)
         if found is None:
             found = self._by_text[text] = self._read_axis(text)
@@ -169,15 +174,15 @@ class DeviceMesh:
         """Where a position stands along each axis."""
         if not 0 <= position < self.size:
             raise MeshError(f"no position {position} in a mesh of {self.size}", rows=[("mesh", str(self))])
-        return {
-            name: position // self._strides[name] % size for name, size in zip(self.axis_names, self.shape)
-        }
+        return {name: position // self._strides[name] % size for name, size in zip(self.axis_names, self.shape)}
 
     def position(self, coordinates: Mapping[str, int]) -> int:
         """The inverse of :meth:`coordinates`."""
-        for name in coordinates:
+        for name, index in coordinates.items():
             if name not in self._strides:
                 raise self.unknown_axis(name)
+            if not 0 <= index < self._by_text[name].full:
+                raise MeshError(f"no coordinate {name}={index}", rows=[("mesh", str(self))])
         return sum(self._strides[name] * coordinates.get(name, 0) for name in self.axis_names)
 
     def index_along(self, position: int, axis: AxisRef) -> int:
@@ -198,9 +203,7 @@ class DeviceMesh:
         """
         refs = [self.axis(axis) for axis in axes]
         found: dict[tuple[int, ...], list[tuple[tuple[int, ...], int]]] = {}
-        step = {
-            position: tuple(self.index_along(position, axis) for axis in refs) for position in range(self.size)
-        }
+        step = {position: tuple(self.index_along(position, axis) for axis in refs) for position in range(self.size)}
         for position, along in step.items():
             base = position
             for axis, index in zip(refs, along):
@@ -220,6 +223,8 @@ def _read_axes(
     axes: Any, names: Sequence[str] | None
 ) -> tuple[tuple[int, ...], tuple[str, ...], tuple[int, ...] | None]:
     if names is not None:
+        if not isinstance(axes, Iterable):
+            raise MeshError(f"{axes!r} is no list of axis sizes", help='write DeviceMesh((2, 4), ("dp", "tp"))')
         shape = tuple(axes)
         if len(shape) != len(names):
             raise MeshError(f"{len(shape)} sizes but {len(names)} axis names")
@@ -268,3 +273,5 @@ def _check(shape: tuple[int, ...], names: tuple[str, ...], ids: tuple[int, ...] 
             raise MeshError(f"{len(ids)} device ids for a mesh of {prod(shape)} devices")
         if len(set(ids)) != len(ids):
             raise MeshError("a device id stands twice in one mesh", rows=[("devices", str(list(ids)))])
+        if any(device < 0 for device in ids):
+            raise MeshError("a device id is negative", rows=[("devices", str(list(ids)))])

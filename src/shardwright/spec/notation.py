@@ -14,7 +14,8 @@ Grammar (spaces are free between words):
     clause   = factor [ "@" int ] ":" word { word } | states "->" states
     state    = "R" | "P(" kind ")"
 
-In a rule under a plan a factor may carry its axes, ``m/dp+tp``, and a result its pending ones, ``// tp``.
+In a rule under a plan a factor may carry its axes, ``m/dp+tp``, and a result its pending ones,
+``// tp+max(ep)``: joined by + there, since a comma begins the next result.
 Errors carry the position, so that the caret stands under the spot.
 """
 
@@ -29,7 +30,7 @@ from .axes import AxisRef, merge_axes
 from .collective import check_reduction
 from .mesh import DeviceMesh
 from .rule import ELLIPSIS, FLAG_WORDS, ONE, REDUCED_BY, Dim, FactorNote, RulePattern, Tensor, Transfer
-from .sharding import CLOSED, DimSpec, Partial, ShardingSpec
+from .sharding import CLOSED, DimSpec, Partial, ShardingSpec, sort_partial
 
 _TOKEN = re.compile(r"\s*(?:(?P<int>\d+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<punct>->|//|\.\.\.|\S))")
 
@@ -186,7 +187,7 @@ def parse_dim(text: str, mesh: DeviceMesh) -> DimSpec:
     return dim
 
 
-def _partials(reader: Reader, mesh: DeviceMesh) -> Partial:
+def _partials(reader: Reader, mesh: DeviceMesh, between: str = ",") -> Partial:
     pairs: list[tuple[AxisRef, str]] = []
     while True:
         following = reader.tokens[reader.next + 1].text if reader.token.kind == "name" else ""
@@ -199,8 +200,8 @@ def _partials(reader: Reader, mesh: DeviceMesh) -> Partial:
         else:
             kind, axis = "sum", _axis(reader, mesh)
         pairs.append((axis, kind))
-        if not reader.skip(","):
-            return tuple(sorted(pairs, key=lambda pair: mesh.order(pair[0])))
+        if not reader.skip(between):
+            return sort_partial(pairs, mesh)
 
 
 def _reduction(reader: Reader, word: Token) -> str:
@@ -242,9 +243,7 @@ def parse_spec(text: str, mesh: DeviceMesh) -> ShardingSpec:
     return ShardingSpec(mesh, dims, partial, replicated)
 
 
-def parse_tensor(
-    text: str, mesh: DeviceMesh | None = None
-) -> tuple[str, tuple[int, ...], ShardingSpec | None]:
+def parse_tensor(text: str, mesh: DeviceMesh | None = None) -> tuple[str, tuple[int, ...], ShardingSpec | None]:
     """``f32[16@dp, 2048]`` -> dtype, shape, sharding (None without a mesh)."""
     reader = Reader(text)
     found = read_tensor(reader, mesh)
@@ -252,9 +251,7 @@ def parse_tensor(
     return found
 
 
-def read_tensor(
-    reader: Reader, mesh: DeviceMesh | None
-) -> tuple[str, tuple[int, ...], ShardingSpec | None]:
+def read_tensor(reader: Reader, mesh: DeviceMesh | None) -> tuple[str, tuple[int, ...], ShardingSpec | None]:
     dtype = reader.name("a dtype").text
     reader.expect("[")
     shape: list[int] = []
@@ -287,12 +284,14 @@ class RuleReader(Reader):
         self.mesh = mesh
         self.axes: dict[str, tuple[AxisRef, ...]] = {}
         self.places: dict[str, int] = {}
+        self.counts = (0, 0)
 
     def rule(self) -> tuple[RulePattern, dict[str, int]]:
         operands: tuple[Tensor, ...] = () if self.peek("->") else self.tensors(("->",))
         if not self.skip("->"):
             self.fail("a rule needs an arrow", help="write what comes out: 'm k, k n -> m n'")
         results = self.tensors((";", "|"), pending=True)
+        self.counts = len(operands), len(results)
         notes: list[FactorNote] = []
         transfers: list[Transfer] = []
         while self.skip(";"):
@@ -317,19 +316,20 @@ class RuleReader(Reader):
 
     def tensor(self, stop: tuple[str, ...], pending: bool) -> Tensor:
         dims: list[Dim] = []
+        seen: set[str] = set()
         while not self.peek(",", *stop) and self.token.kind != "end":
             if pending and self.mesh is not None and self.skip("//"):
-                _partials(self, self.mesh)  # follows from the factors; read to be skipped
+                _partials(self, self.mesh, "+")  # follows from the factors; read to be skipped
                 break
             at = self.token.at
             if self.skip("("):
                 group: list[str] = []
                 while not self.peek(")"):
-                    group.append(self.factor())
+                    group.append(self.factor(seen))
                 self.expect(")")
                 if group:
                     dims.append(tuple(group))
-                elif dims or not (self.peek(",", *stop) or self.token.kind == "end"):
+                elif dims or not (self.peek(",", "//", *stop) or self.token.kind == "end"):
                     self.fail("'()' stands for a tensor without dims", at, "leave it out")
             elif self.skip("..."):
                 if ELLIPSIS in dims:
@@ -339,10 +339,10 @@ class RuleReader(Reader):
             elif self.skip("1"):
                 dims.append(ONE)
             else:
-                dims.append((self.factor(),))
+                dims.append((self.factor(seen),))
         return tuple(dims)
 
-    def factor(self) -> str:
+    def factor(self, seen: set[str]) -> str:
         token = self.token
         if token.kind == "int":
             self.fail(
@@ -350,6 +350,13 @@ class RuleReader(Reader):
                 help="only '1' may stand for itself",
             )
         name = self.name("a factor").text
+        if name in seen:
+            self.fail(
+                f"factor {name!r} stands twice in one tensor",
+                token.at,
+                "a diagonal is not a factor; give each dim its own name",
+            )
+        seen.add(name)
         self.places.setdefault(name, token.at)
         if self.skip("/"):
             if self.mesh is None:
@@ -361,19 +368,26 @@ class RuleReader(Reader):
 
     def clause(self) -> FactorNote | Transfer:
         start = self.token
-        if self.peek("R") or (self.peek("P") and self.tokens[self.next + 1].text == "("):
+        if self._at_transfer():
             operands = self.states()
             self.expect("->")
-            return Transfer(operands, self.states())
+            transfer = Transfer(operands, self.states())
+            if (len(transfer.operands), len(transfer.results)) != self.counts:
+                self.fail(f"the transfer '{transfer}' does not have one state for each tensor", start.at)
+            return transfer
         if self.skip("..."):
             factor = "..."
         else:
             factor = self.name("a factor, or a transfer like 'P(sum), R -> P(sum)'").text
         if factor not in self.places:
-            self.fail(
-                f"no factor is called {factor!r}", start.at, near_misses(factor, self.places)
-            )
-        result = self.integer("the number of a result") if self.skip("@") else None
+            self.fail(f"no factor is called {factor!r}", start.at, near_misses(factor, self.places))
+        result: int | None = None
+        if self.skip("@"):
+            at = self.token.at
+            result = self.integer("the number of a result")
+            if result >= self.counts[1]:
+                last = self.counts[1] - 1
+                self.fail(f"there is no result {result}", at, f"results are counted from 0 to {last}")
         self.expect(":")
         words: list[str] = []
         while self.token.kind == "name":
@@ -381,6 +395,11 @@ class RuleReader(Reader):
         if not words:
             self.fail("expected what the factor is", help="one of " + ", ".join((*REDUCED_BY, *FLAG_WORDS)))
         return FactorNote(factor, tuple(words), result)
+
+    def _at_transfer(self) -> bool:
+        """Factors may be called R and P, too; what follows tells."""
+        following = self.tokens[self.next + 1].text if self.token.kind != "end" else ""
+        return (self.peek("R") and following in (",", "->")) or (self.peek("P") and following == "(")
 
     def word(self) -> str:
         token = self.take()
@@ -429,34 +448,19 @@ class RuleReader(Reader):
                 self.fail(
                     f"factor {name!r} appears on the right but on no input",
                     self._right_place(name),
-                    _new_factor_help(name, left, pattern),
+                    _new_factor_help(name, pattern),
                 )
-        for tensor in (*pattern.operands, *pattern.results):
-            names = [name for dim in tensor for name in dim if name != "1"]
-            for name in names:
-                if names.count(name) > 1:
-                    self.fail(
-                        f"factor {name!r} stands twice in one tensor",
-                        self.places[name],
-                        "a diagonal is not a factor; give each dim its own name",
-                    )
-        for note in pattern.notes:
-            if note.result is not None and note.result >= len(pattern.results):
-                self.fail(f"{note.factor}@{note.result}: there are {len(pattern.results)} results")
-        for transfer in pattern.transfers:
-            if len(transfer.operands) != len(pattern.operands) or len(transfer.results) != len(
-                pattern.results
-            ):
-                self.fail(f"the transfer '{transfer}' does not have one state for each tensor")
 
     def _right_place(self, name: str) -> int:
         arrow = next(token.at for token in self.tokens if token.text == "->")
         return next(token.at for token in self.tokens if token.text == name and token.at > arrow)
 
 
-def _new_factor_help(name: str, left: set[str], pattern: RulePattern) -> str:
+def _new_factor_help(name: str, pattern: RulePattern) -> str:
+    left = [factor for tensor in pattern.operands for dim in tensor for factor in dim]
     right = {factor for tensor in pattern.results for dim in tensor for factor in dim}
-    spare = sorted(factor for factor in left - right if factor not in ("1", "..."))
+    # A factor that several inputs share is contracted on purpose.
+    spare = [f for f in left if left.count(f) == 1 and f not in right and f not in ("1", "...")]
     sized = f"size it as a new factor: rule(..., {name}=4)"
     return f"rename {spare[-1]!r} to {name!r}, or {sized}" if spare else sized
 
@@ -466,12 +470,8 @@ def parse_rule(text: str) -> tuple[RulePattern, dict[str, int]]:
     return RuleReader(text).rule()
 
 
-def parse_sharded_rule(
-    text: str, mesh: DeviceMesh
-) -> tuple[RulePattern, dict[str, tuple[AxisRef, ...]]]:
+def parse_sharded_rule(text: str, mesh: DeviceMesh) -> tuple[RulePattern, dict[str, tuple[AxisRef, ...]]]:
     """``m/dp k/tp, k/tp n -> m/dp n // tp`` -> the rule and the axes of its factors."""
     reader = RuleReader(text, mesh)
     pattern, _ = reader.rule()
     return pattern, reader.axes
-
-

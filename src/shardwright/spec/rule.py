@@ -246,7 +246,8 @@ class OpShardingRule:
             for factor, kind in reduced:
                 for axis in axes.get(factor, ()):
                     parts.append(str(axis) if kind == "sum" else f"{kind}({axis})")
-            pending.append(" // " + ", ".join(parts) if parts else "")
+            # Joined by +, since a comma begins the next result.
+            pending.append(" // " + "+".join(parts) if parts else "")
 
         def name(f: int) -> str:
             factor = self.factors[f]

@@ -49,6 +49,11 @@ class DimSpec:
     def shards(self) -> int:
         return prod(axis.size for axis in self.axes)
 
+    @property
+    def cutting(self) -> Axes:
+        """The axes that do cut: those of more than one device."""
+        return tuple(axis for axis in self.axes if axis.size > 1)
+
 
 CLOSED = DimSpec()
 OPEN = DimSpec(open=True)
@@ -91,7 +96,10 @@ class P(tuple[Any, ...]):
         return not self == other
 
     def __hash__(self) -> int:
-        return hash((tuple(self), repr(self.partial), self.replicated))
+        return hash((tuple(self), self.replicated))
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return tuple(self)  # a copy is made from the entries, not from one tuple of them
 
     def bind(self, mesh: DeviceMesh, rank: int | None = None) -> ShardingSpec:
         """On a mesh, for a tensor of this rank."""
@@ -130,6 +138,8 @@ class ShardingSpec:
             raise SpecError("a sharding is given where dims are expected", help="use it as it is")
         if isinstance(dims, P):
             partial, replicated = partial or dims.partial, replicated or dims.replicated
+        if isinstance(replicated, str):
+            replicated = (replicated,)
         self.mesh = mesh
         self.dims = tuple(_read_dim(entry, mesh) for entry in dims)
         self.partial = _read_partial(partial, mesh)
@@ -186,6 +196,9 @@ class ShardingSpec:
     def __hash__(self) -> int:
         return self._hash
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ShardingSpec, (self.mesh, self.dims, self.partial, self.replicated)
+
     def __setattr__(self, name: str, value: Any) -> None:
         if hasattr(self, "_hash"):
             raise AttributeError("a ShardingSpec does not change; make a new one")
@@ -211,7 +224,11 @@ class ShardingSpec:
     @property
     def is_replicated(self) -> bool:
         """Every device holds all of the finished tensor."""
-        return not self.partial and not any(dim.axes for dim in self.dims)
+        return not self._pending and not any(dim.cutting for dim in self.dims)
+
+    @property
+    def _pending(self) -> Partial:
+        return tuple((axis, kind) for axis, kind in self.partial if axis.size > 1)
 
     @property
     def sharded_axes(self) -> Axes:
@@ -225,9 +242,9 @@ class ShardingSpec:
         """Whether every device holds the same data; open, priority and replicated are only intentions."""
         return (
             (self.mesh == other.mesh or (self.is_replicated and other.is_replicated))
-            and self.partial == other.partial
+            and (self.partial == other.partial or self._pending == other._pending)
             and len(self.dims) == len(other.dims)
-            and all(a.axes == b.axes for a, b in zip(self.dims, other.dims))
+            and all(a.axes == b.axes or a.cutting == b.cutting for a, b in zip(self.dims, other.dims))
         )
 
     def closed(self) -> ShardingSpec:
@@ -290,6 +307,22 @@ def partial_text(partial: Partial) -> str:
     return ", ".join(str(axis) if kind == "sum" else f"{kind}({axis})" for axis, kind in partial)
 
 
+def sort_partial(pairs: Iterable[tuple[AxisRef, str]], mesh: DeviceMesh) -> Partial:
+    """In mesh order, neighbouring parts of one axis joined where they are pending alike.
+
+    >>> mesh = DeviceMesh("x=4")
+    >>> partial_text(sort_partial([(mesh.axis("x:(2)2"), "max"), (mesh.axis("x:(1)2"), "max")], mesh))
+    'max(x)'
+    """
+    joined: list[tuple[AxisRef, str]] = []
+    for axis, kind in sorted(pairs, key=lambda pair: mesh.order(pair[0])):
+        if joined and joined[-1][1] == kind and joined[-1][0].can_merge(axis):
+            joined[-1] = (joined[-1][0].merge(axis), kind)
+        else:
+            joined.append((axis, kind))
+    return tuple(joined)
+
+
 def _claim(axis: AxisRef, where: str, seen: list[tuple[AxisRef, str]], spec: ShardingSpec) -> None:
     for other, place in seen:
         if axis.overlaps(other):
@@ -317,9 +350,7 @@ def _read_dim(entry: Any, mesh: DeviceMesh) -> DimSpec:
         is_open = "?" in words
         axes = merge_axes(mesh.axis(word) for word in words if word != "?")
         return DimSpec(axes, is_open)
-    raise SpecError(
-        f"cannot read {entry!r} as the axes of a dim", help="use None, 'dp', ('dp', 'tp') or 'dp+?'"
-    )
+    raise SpecError(f"cannot read {entry!r} as the axes of a dim", help="use None, 'dp', ('dp', 'tp') or 'dp+?'")
 
 
 def _read_partial(partial: Any, mesh: DeviceMesh) -> Partial:
@@ -327,6 +358,8 @@ def _read_partial(partial: Any, mesh: DeviceMesh) -> Partial:
         from .notation import parse_partial
 
         return parse_partial(partial, mesh)
+    if isinstance(partial, AxisRef):
+        partial = (partial,)
     pairs: list[tuple[AxisRef, str]] = []
     items: Iterable[Any] = partial.items() if isinstance(partial, Mapping) else partial
     for item in items:
@@ -335,7 +368,7 @@ def _read_partial(partial: Any, mesh: DeviceMesh) -> Partial:
         else:
             axis, kind = item
         pairs.append((mesh.axis(axis), check_reduction(kind)))
-    return tuple(sorted(pairs, key=lambda pair: mesh.order(pair[0])))
+    return sort_partial(pairs, mesh)
 
 
 def compute_global_shape(local_shapes: Sequence[Any], spec: ShardingSpec) -> Shape:

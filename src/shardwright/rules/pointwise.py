@@ -1,0 +1,74 @@
+"""Pointwise ops: one line serves them all, ``"..., ... -> ..."``; broadcasting is in the ``...``.
+
+What differs is which pending reductions pass through.  Linear ops pass sums, increasing ones maxima and
+minima, decreasing ones exchange the two.
+"""
+
+from __future__ import annotations
+
+from ..spec.record import Flow
+from .registry import rule
+
+# Pending reductions that pass, by what is known of the function.
+LINEAR = ("P(sum) -> P(sum)", "P(avg) -> P(avg)")
+RISING = ("P(max) -> P(max)", "P(min) -> P(min)")
+FALLING = ("P(max) -> P(min)", "P(min) -> P(max)")
+BOTH_SUMS = ("P(sum), P(sum) -> P(sum)", "P(avg), P(avg) -> P(avg)", "P(avg), R -> P(avg)", "R, P(avg) -> P(avg)")
+EITHER_FACTOR = ("P(sum), R -> P(sum)", "R, P(sum) -> P(sum)", "P(avg), R -> P(avg)", "R, P(avg) -> P(avg)")
+NUMERATOR = ("P(sum), R -> P(sum)", "P(avg), R -> P(avg)")
+SHIFT_RISING = ("P(max), R -> P(max)", "R, P(max) -> P(max)", "P(min), R -> P(min)", "R, P(min) -> P(min)")
+SHIFT_DIFFERENCE = ("P(max), R -> P(max)", "P(min), R -> P(min)", "R, P(max) -> P(min)", "R, P(min) -> P(max)")
+
+PLAIN: tuple[str, ...] = ()
+
+UNARY = {
+    "positive": LINEAR + RISING,
+    "negative": LINEAR + FALLING,
+    "conj": LINEAR, "real": LINEAR, "imag": LINEAR, "deg2rad": LINEAR + RISING, "rad2deg": LINEAR + RISING,
+    "exp": RISING, "exp2": RISING, "expm1": RISING, "cbrt": RISING, "tanh": RISING, "sinh": RISING, "arcsinh": RISING,
+    "arctan": RISING, "floor": RISING, "ceil": RISING, "trunc": RISING, "rint": RISING, "sign": RISING, "erf": RISING,
+    "sigmoid": RISING, "relu": RISING,
+    # Rising only on a part of the line: a pending value outside it gives NaN, which a maximum keeps.
+    "log": PLAIN, "log2": PLAIN, "log10": PLAIN, "log1p": PLAIN, "sqrt": PLAIN, "arcsin": PLAIN, "arccos": PLAIN,
+    "arctanh": PLAIN, "arccosh": PLAIN,
+    "abs": PLAIN, "square": PLAIN, "reciprocal": PLAIN, "rsqrt": PLAIN, "sin": PLAIN, "cos": PLAIN, "tan": PLAIN,
+    "cosh": PLAIN, "gelu": PLAIN, "silu": PLAIN, "isnan": PLAIN, "isinf": PLAIN, "isfinite": PLAIN, "signbit": PLAIN,
+    "spacing": PLAIN, "logical_not": PLAIN, "invert": PLAIN, "popcount": PLAIN, "clz": PLAIN,
+}  # fmt: skip
+BINARY = {
+    "add": BOTH_SUMS + SHIFT_RISING,
+    "subtract": BOTH_SUMS + SHIFT_DIFFERENCE,
+    "multiply": EITHER_FACTOR,
+    "divide": NUMERATOR,
+    "maximum": ("P(max), P(max) -> P(max)", "P(max), R -> P(max)", "R, P(max) -> P(max)",
+                "P(min), R -> P(min)", "R, P(min) -> P(min)"),
+    "minimum": ("P(min), P(min) -> P(min)", "P(min), R -> P(min)", "R, P(min) -> P(min)",
+                "P(max), R -> P(max)", "R, P(max) -> P(max)"),
+    "power": PLAIN, "float_power": PLAIN, "floor_divide": PLAIN, "remainder": PLAIN, "fmod": PLAIN,
+    "arctan2": PLAIN, "hypot": PLAIN, "logaddexp": PLAIN, "logaddexp2": PLAIN, "fmax": PLAIN, "fmin": PLAIN,
+    "copysign": PLAIN, "nextafter": PLAIN, "ldexp": PLAIN, "heaviside": PLAIN, "gcd": PLAIN, "lcm": PLAIN,
+    "equal": PLAIN, "not_equal": PLAIN, "less": PLAIN, "less_equal": PLAIN, "greater": PLAIN, "greater_equal": PLAIN,
+    "logical_and": PLAIN, "logical_or": PLAIN, "logical_xor": PLAIN, "bitwise_and": PLAIN, "bitwise_or": PLAIN,
+    "bitwise_xor": PLAIN, "left_shift": PLAIN, "right_shift": PLAIN, "complex": PLAIN,
+}  # fmt: skip
+TERNARY = {
+    "where": ("R, P(sum), P(sum) -> P(sum)", "R, P(avg), P(avg) -> P(avg)", "R, P(max), P(max) -> P(max)",
+              "R, P(min), P(min) -> P(min)"),
+    "clip": ("P(max), R, R -> P(max)", "P(min), R, R -> P(min)"),
+    "fma": PLAIN,
+}  # fmt: skip
+
+
+def pointwise(name: str, arity: int, transfers: tuple[str, ...] = ()) -> None:
+    """Register a pointwise op with this many operands."""
+    text = ", ".join(["..."] * arity) + " -> ..."
+    rule(name, " ; ".join([text, *transfers]), flow=Flow.POINTWISE, cost="pointwise", meaning="pointwise")
+
+
+for _arity, _table in ((1, UNARY), (2, BINARY), (3, TERNARY)):
+    for _name, _transfers in _table.items():
+        pointwise(_name, _arity, _transfers)
+# What a cast keeps depends on its target: not even order, if that is bool.
+pointwise("cast", 1)
+pointwise("copy", 1, ("P(any) -> P(any)",))
+pointwise("core.constraint", 1, ("P(any) -> P(any)",))

@@ -1,0 +1,182 @@
+"""The rule book: op name -> `OpRecord`.
+
+Families are the modules of this package; they are found by listing it and register their ops when first
+needed.  Other packages add theirs by an entry point in the group ``shardwright.rules`` that names a module or
+a function.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.metadata import entry_points
+from typing import Any, TypeVar, overload
+
+from ..errors import RuleError, ShardwrightError, UnknownOpError, near_misses
+from ..ir.graph import Graph, Node
+from ..spec.record import Call, Flow, OpRecord, RuleText
+from ..spec.rule import OpShardingRule, RulePattern, Transfer
+
+ENTRY_POINTS = "shardwright.rules"
+_NOT_FAMILIES = {"extract", "registry"}
+_log = logging.getLogger(__name__)
+_records: dict[str, OpRecord] = {}
+_loaded = False
+
+
+RuleFn = Callable[[Call], RuleText | OpShardingRule]
+F = TypeVar("F", bound=RuleFn)
+
+
+@overload
+def rule(name: str, source: str | RuleFn, **about: Any) -> None: ...
+@overload
+def rule(name: str, **about: Any) -> Callable[[F], F]: ...
+def rule(
+    name: str,
+    source: str | RuleFn | None = None,
+    *,
+    flow: Flow = Flow.OTHER,
+    cost: str = "memory",
+    meaning: str | None = None,
+    forms: Mapping[str, str] | None = None,
+    view: bool = False,
+    alias: bool = False,
+    random: bool = False,
+    in_place: bool = False,
+    doc: str = "",
+    replace: bool = False,
+    **sizes: int,
+) -> Any:
+    """Write an op into the book: ``rule("matmul", "... m k, ... k n -> ... m n")``.
+
+    A rule that depends on attributes is a function of the call, and this its decorator::
+
+        @rule("transpose", flow=Flow.VIEW)
+        def transpose(call): ...
+
+    Keyword sizes give factors that the shapes do not: ``rule("one_hot", "i -> i n", n=10)``.
+    """
+
+    def register(source: Any) -> Any:
+        transfers: tuple[Transfer, ...] = ()
+        if isinstance(source, str):
+            try:
+                text = _declare(source, sizes)
+                transfers = RulePattern.parse(text).transfers
+            except ShardwrightError as error:
+                raise error.add("op", name) from None
+        if name in _records and not replace:
+            raise RuleError(f"op {name!r} stands in the rule book already", help="pass replace=True to change it")
+        _records[name] = OpRecord(
+            name=name,
+            rule=text if isinstance(source, str) else source,
+            transfers=transfers,
+            flow=flow,
+            cost=cost,
+            meaning=meaning,
+            forms=forms or {},
+            view=view,
+            alias=alias,
+            random=random,
+            in_place=in_place,
+            sizes=sizes,
+            doc=doc,
+        )
+        return source
+
+    return register if source is None else register(source)
+
+
+def _declare(text: str, sizes: Mapping[str, int]) -> str:
+    """A sized factor that stands only on the right is new; say so in the rule."""
+    left = text.split("->", 1)[0].replace("(", " ").replace(")", " ").replace(",", " ").split()
+    fresh = [name for name in sizes if name not in left and f"{name}: new" not in text]
+    return " ; ".join([text, *(f"{name}: new" for name in fresh)])
+
+
+def _load() -> None:
+    global _loaded
+    if _loaded:
+        return
+    _loaded = True  # before the imports: families call back into this module
+    package = importlib.import_module(__package__ or "shardwright.rules")
+    for module in pkgutil.iter_modules(package.__path__):
+        if module.name not in _NOT_FAMILIES:
+            importlib.import_module(f"{package.__name__}.{module.name}")
+    for point in entry_points(group=ENTRY_POINTS):
+        try:
+            found = point.load()
+            if callable(found):
+                found()
+        except Exception as error:
+            # A broken plug-in must not take the book down; its ops then count as unknown.
+            _log.warning("rules of %s could not be loaded: %s", point.value, error)
+
+
+def lookup(op: str) -> OpRecord:
+    """The record of an op; an unknown one is an error that names near misses."""
+    _load()
+    found = _records.get(op)
+    if found is None:
+        raise UnknownOpError(
+            f"the rule book has no op {op!r}",
+            help=near_misses(op, _records) or 'add it: rule("name", "m k, k n -> m n")',
+        )
+    return found
+
+
+def find(op: str) -> OpRecord | None:
+    _load()
+    return _records.get(op)
+
+
+def records() -> Iterator[OpRecord]:
+    """Every op of the book, in order of names."""
+    _load()
+    return iter([_records[name] for name in sorted(_records)])
+
+
+def forget(op: str) -> None:
+    """Take an op out of the book (for tests and notebooks)."""
+    _records.pop(op, None)
+
+
+def sharding_rule(
+    op: str,
+    operands: Sequence[Sequence[int]],
+    results: Sequence[Sequence[int]],
+    attrs: Mapping[str, Any] | None = None,
+) -> OpShardingRule:
+    """The rule of one call of an op.
+
+    >>> print(sharding_rule("matmul", [(8, 16), (16, 4)], [(8, 4)]))
+    m k, k n -> m n ; P(sum), R -> P(sum) ; R, P(sum) -> P(sum) | m=8 k=16 n=4
+    """
+    record = lookup(op)
+    try:
+        return record.bind(operands, results, attrs)
+    except ShardwrightError as error:
+        raise error.add("op", op) from None
+
+
+_by_signature: dict[tuple[object, ...], OpShardingRule] = {}
+
+
+def node_rule(graph: Graph, node: Node) -> OpShardingRule:
+    """The rule of a node; equal calls share one rule object."""
+    operands = tuple(graph.values[value].type.shape for value in node.inputs)
+    results = tuple(graph.values[value].type.shape for value in node.results)
+    record = lookup(node.op)
+    key = (record.name, id(record), operands, results, node.attrs)
+    found = _by_signature.get(key)
+    if found is None:
+        try:
+            found = record.bind(operands, results, dict(node.attrs))
+        except ShardwrightError as error:
+            where = f"{node.op}   at {node.source}" if node.source else node.op
+            raise error.add("op", where) from None
+        _by_signature[key] = found
+    return found

@@ -1,0 +1,292 @@
+"""A* over layouts, and the closure over all of them.
+
+The bound on what is left is what the worst-off device still has to receive: its share at the goal, less what
+it already holds of it (in every collective a device receives at most as much as it sends).
+
+A permute can realise any arrangement with the same number of shards on each dim, so the search does not walk
+through permutes: from every layout it asks `permute.recipes` what the rest costs with one permute in it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from itertools import combinations, count
+from typing import TYPE_CHECKING
+
+from .collective import collective_bytes
+from .layouts import Layout, Move, Pending, Space, make_atoms
+from .mesh import DeviceMesh
+from .permute import Recipe, finish_by_permute, finish_sizes, named_moves, recipes
+from .reshard import CostFn, Step, bytes_cost
+from .sharding import Shape, ShardingSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+SMALL = 4
+"""Up to this many atoms every move is considered; above, only slices that the goal asks for."""
+EXPANSIONS = 1000
+"""After this many layouts the search takes the best way it has found."""
+
+_spaces: dict[tuple[DeviceMesh, tuple[object, ...], Shape], Space] = {}
+
+
+def space_for(mesh: DeviceMesh, specs: Sequence[ShardingSpec], shape: Shape) -> Space:
+    """Spaces are kept: what moves a layout has does not depend on where one wants to go."""
+    atoms = make_atoms(mesh, {axis for spec in specs for axis in spec.used_axes})
+    key = (mesh, atoms, shape)
+    if key not in _spaces:
+        if len(_spaces) > 1000:
+            _spaces.clear()
+        _spaces[key] = Space(mesh, atoms, shape)
+    return _spaces[key]
+
+
+def forget_spaces() -> None:
+    _spaces.clear()
+
+
+def find_steps(
+    source: ShardingSpec, target: ShardingSpec, shape: Shape, item_bytes: int, cost: CostFn
+) -> tuple[Step, ...]:
+    space = space_for(source.mesh, (source, target), shape)
+    path = _search(space, space.layout(source), space.layout(target), item_bytes, cost)
+    steps = []
+    here = source.closed()
+    for i, move in enumerate(path):
+        after = target.closed() if i == len(path) - 1 else move.spec or space.spec(move.after)
+        steps.append(as_step(space, move, here, after, item_bytes))
+        here = after
+    return tuple(steps)
+
+
+def as_step(space: Space, move: Move, before: ShardingSpec, after: ShardingSpec, item_bytes: int) -> Step:
+    put_in = move.elements * item_bytes
+    sent = move_cost(space, move, item_bytes, bytes_cost)
+    axes = move.axes or space.axes(move.atoms)
+    return Step(move.kind, axes, before, after, put_in, sent, move.dim, move.to_dim, move.reduction)
+
+
+def move_cost(space: Space, move: Move, item_bytes: int, cost: CostFn) -> int:
+    if move.kind in ("slice", "to_partial"):
+        return 0
+    if cost is bytes_cost:
+        return collective_bytes(move.kind, space.ways(move), move.elements * item_bytes)
+    return cost(move.kind, move.axes or space.axes(move.atoms), move.elements * item_bytes)
+
+
+def finish(
+    space: Space, here: Layout, goal: Layout, item_bytes: int, cost: CostFn
+) -> tuple[int, Recipe | list[Move]] | None:
+    """The cheapest way to finish with one permute: its cost, and what makes its moves."""
+    best: tuple[int, Recipe | list[Move]] | None = None
+    if cost is bytes_cost:
+        for recipe in recipes(space, here, goal):
+            price = 0
+            for kind, ways, elements in finish_sizes(space, here, recipe):
+                price += collective_bytes(kind, ways, elements * item_bytes)
+            if best is None or price < best[0]:
+                best = price, recipe
+        return best
+    for moves in finish_by_permute(space, here, goal):
+        price = sum(move_cost(space, move, item_bytes, cost) for move in moves)
+        if best is None or price < best[0]:
+            best = price, moves
+    return best
+
+
+def _search(space: Space, start: Layout, goal: Layout, item_bytes: int, cost: CostFn) -> list[Move]:
+    small = len(space.atoms) <= SMALL
+    asked = {a for dim in goal[0] for a in dim}
+    bounded = cost is bytes_cost and all(
+        space.divides(d, dim) for layout in (start, goal) for d, dim in enumerate(layout[0])
+    )
+
+    def bound(layout: Layout) -> int:
+        return space.missing(layout, goal) * item_bytes if bounded else 0
+
+    order = count()
+    best: dict[Layout, tuple[int, int]] = {start: (0, 0)}
+    came: dict[Layout, tuple[Layout, Move | Recipe | list[Move]]] = {}
+    queue: list[tuple[int, int, int, Layout]] = [(bound(start), 0, next(order), start)]
+    done: set[Layout] = set()
+    plain = plain_way(space, start, goal)
+    limit = sum(move_cost(space, move, item_bytes, cost) for move in plain)
+    best[goal], came[goal] = (limit, len(plain)), (start, plain)
+    stops = [goal, *waypoints(space, goal)]
+    if any(pair not in start[1] for pair in goal[1]):
+        shared = tuple(pair for pair in goal[1] if pair in start[1])
+        stops += [(dims, shared) for dims, _ in stops]
+    while queue:
+        estimate, _steps, _, here = heapq.heappop(queue)
+        if here in done:
+            continue
+        done.add(here)
+        if len(done) > EXPANSIONS or estimate >= best[goal][0]:
+            break
+        spent = best[here]
+        ways: list[tuple[int, Move | Recipe | list[Move], Layout]] = [
+            (move_cost(space, move, item_bytes, cost), move, move.after)
+            for move in space.moves(here)
+            if small or move.kind != "slice" or move.atoms[0] in asked
+        ]
+        ways += [(0, move, move.after) for move in pending_moves(space, here, goal[1])]
+        for stop in stops:
+            last = finish(space, here, stop, item_bytes, cost)
+            if last is not None:
+                ways.append((*last, stop))
+        for price, how, after in ways:
+            if after in done:
+                continue
+            total = (spent[0] + price, spent[1] + 1)
+            if after in best and total >= best[after]:
+                continue
+            if after == goal:
+                best[goal], came[goal] = total, (here, how)
+                continue
+            estimate = total[0] + bound(after)
+            if estimate < best[goal][0]:
+                best[after], came[after] = total, (here, how)
+                heapq.heappush(queue, (estimate, total[1], next(order), after))
+    path: list[Move] = []
+    here = goal
+    while here != start:
+        there, (here, how) = here, came[here]
+        if isinstance(how, Recipe):
+            how = named_moves(space, here, there, how)
+        path[:0] = how if isinstance(how, list) else [how]
+    return path
+
+
+def plain_way(space: Space, start: Layout, goal: Layout) -> list[Move]:
+    """A way that always exists: combine what is pending, gather what differs, slice what is missing."""
+    path: list[Move] = []
+    here = start
+
+    def go(fits: Callable[[Move], bool], moves: Sequence[Move]) -> None:
+        nonlocal here
+        move = next(move for move in moves if fits(move))
+        path.append(move)
+        here = move.after
+
+    for pair in start[1]:
+        if pair not in goal[1]:
+            go(lambda m, a=pair[0]: m.kind == "all_reduce" and m.atoms == (a,), space.moves(here))  # type: ignore[misc]
+    for d, (have, want) in enumerate(zip(start[0], goal[0])):
+        keep = 0
+        while keep < min(len(have), len(want)) and have[keep] == want[keep]:
+            keep += 1
+        while not (space.can_part(d, have, keep) if keep < len(have) else True) or (
+            keep < len(want) and not space.can_append(d, want[:keep], want[keep:])
+        ):
+            keep -= 1
+        if keep < len(have):
+            gathers = [move for move in space.moves(here) if move.kind == "all_gather" and move.dim == d]
+            go(lambda m, d=d, keep=keep: len(m.after[0][d]) == keep, gathers)  # type: ignore[misc]
+    elements = space.elements(here[0])
+    for d, want in enumerate(goal[0]):
+        more = want[len(here[0][d]) :]
+        if more:
+            dims = (*here[0][:d], want, *here[0][d + 1 :])
+            path.append(Move("slice", more, elements, (dims, here[1]), d))
+            here = path[-1].after
+            elements = space.elements(dims)
+    while here[1] != goal[1]:
+        go(lambda _: True, pending_moves(space, here, goal[1]))
+    return path
+
+
+def waypoints(space: Space, goal: Layout) -> list[Layout]:
+    """Layouts worth permuting to when the goal itself is cut too finely for a permute to reach it.
+
+    The axes that no longer divide their dim wait elsewhere: unused, or at the end of another dim.
+    """
+    found: list[Layout] = []
+    dims = goal[0]
+    for d, atoms in enumerate(dims):
+        if space.divides(d, atoms):
+            continue
+        keep = max(i for i in range(len(atoms)) if space.divides(d, atoms[:i]))
+        rest = atoms[keep:]
+        if not space.can_append(d, atoms[:keep], rest):
+            continue
+        short = (*dims[:d], atoms[:keep], *dims[d + 1 :])
+        found.append((short, goal[1]))
+        for e in range(len(dims)):
+            if e != d and space.divides(e, dims[e] + rest) and space.can_append(e, dims[e], rest):
+                found.append(((*short[:e], dims[e] + rest, *short[e + 1 :]), goal[1]))
+    return found
+
+
+def pending_moves(space: Space, here: Layout, goal: Pending) -> list[Move]:
+    """Unused axes that the goal wants pending."""
+    if not goal:
+        return []
+    used = {a for dim in here[0] for a in dim} | {a for a, _ in here[1]}
+    found = []
+    for a, kind in goal:
+        if a not in used:
+            pending = tuple(sorted((*here[1], (a, kind))))
+            found.append(Move("to_partial", (a,), space.elements(here[0]), (here[0], pending), reduction=kind))
+    return found
+
+
+def all_pairs(specs: Sequence[ShardingSpec], shape: Shape, item_bytes: int, cost: CostFn) -> NDArray[np.int64]:
+    """One matrix of single moves over all layouts that can be reached, closed under min-plus."""
+    import numpy as np
+
+    if not specs:
+        return np.zeros((0, 0), np.int64)
+    space = space_for(specs[0].mesh, specs, shape)
+    layouts = [space.layout(spec) for spec in specs]
+    wanted = tuple(sorted({pair for layout in layouts for pair in layout[1]}))
+    index: dict[Layout, int] = {}
+    edges: list[tuple[int, int, int]] = []
+    stops = dict.fromkeys(
+        (dims, pending)
+        for layout in layouts
+        for dims, _ in (layout, *waypoints(space, layout))
+        for pending in _subsets(layout[1])
+    )
+    todo = list(dict.fromkeys([*layouts, *stops]))
+    for layout in todo:
+        index[layout] = len(index)
+    at = 0
+    while at < len(todo):
+        here = todo[at]
+        for move in [*space.moves(here), *pending_moves(space, here, wanted)]:
+            after = index.get(move.after)
+            if after is None:
+                after = index[move.after] = len(todo)
+                todo.append(move.after)
+            edges.append((at, after, move_cost(space, move, item_bytes, cost)))
+        at += 1
+    far = np.int64(1) << 60
+    table = np.full((len(todo), len(todo)), far, np.int64)
+    np.fill_diagonal(table, 0)
+    for a, b, price in edges:
+        if price < table[a, b]:
+            table[a, b] = price
+    for stop in stops:
+        goal = index[stop]
+        for a, here in enumerate(todo):
+            last = finish(space, here, stop, item_bytes, cost)
+            if last is not None and last[0] < table[a, goal]:
+                table[a, goal] = last[0]
+    rows = [index[layout] for layout in layouts]
+    return _closure(table)[np.ix_(rows, rows)]
+
+
+def _subsets(pending: Pending) -> list[Pending]:
+    return [part for size in range(len(pending) + 1) for part in combinations(pending, size)]
+
+
+def _closure(table: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Min-plus closure, by Floyd and Warshall a row at a time."""
+    import numpy as np
+
+    for k in range(len(table)):
+        np.minimum(table, table[:, k, None] + table[None, k, :], out=table)
+    return table

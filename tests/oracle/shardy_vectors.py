@@ -1,0 +1,317 @@
+"""Run files of Shardy's test vectors: ``python tests/oracle/shardy_vectors.py FILE...``
+
+Prints for each file how many cases passed and failed, and how many were skipped, by tag.  A case is skipped if
+it needs control flow, a pass or an op family that is not built yet, or if its record lacks what decides it
+(a function whose shardings come from its callers).  ``-v`` also prints why cases failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+if __package__ in (None, ""):
+    sys.path.insert(0, str(Path(__file__).parent))
+
+from collectives import is_exact, shardy_bytes
+from shardy_ops import book_call, canonical, view_of
+from vectors import Function, Meshes, load, odd_tags, read_function, read_rule
+
+from shardwright.errors import ShardwrightError
+from shardwright.ir.core import CONSTANT, CONSTRAINT
+from shardwright.ir.graph import Graph, Node
+from shardwright.ir.rewrite import split_constants
+from shardwright.propagate.constraints import apply_constraints, join_groups
+from shardwright.propagate.engine import OpView, Propagated, run_hierarchical_propagation_pass
+from shardwright.propagate.factors import aggressive, basic
+from shardwright.rules.registry import sharding_rule
+from shardwright.spec.reshard import reshard
+from shardwright.spec.sharding import ShardingSpec
+
+Spec = ShardingSpec | None
+
+
+@dataclass
+class Outcome:
+    """Verdicts of one file."""
+
+    passed: int = 0
+    failed: list[str] = field(default_factory=list)
+    skipped: Counter[str] = field(default_factory=Counter)
+
+    def __str__(self) -> str:
+        tags = ", ".join(f"{tag} {count}" for tag, count in sorted(self.skipped.items()))
+        return f"{self.passed} passed, {len(self.failed)} failed, {sum(self.skipped.values())} skipped" + (
+            f" ({tags})" if tags else ""
+        )
+
+
+class Skip(Exception):
+    """The case cannot be judged; the message is the tag."""
+
+
+def run_file(path: Path) -> Outcome:
+    outcome = Outcome()
+    for record in load(path):
+        if "error" in record:
+            continue
+        name = f"{record.get('file', path.name)} {record.get('func', record.get('case', record.get('name')))}"
+        try:
+            wrong = judge(record)
+        except Skip as skip:
+            outcome.skipped[str(skip)] += 1
+            continue
+        except ShardwrightError as error:
+            wrong = f"{type(error).__name__}: {error}"
+        if wrong:
+            outcome.failed.append(f"{name}: {wrong}")
+        else:
+            outcome.passed += 1
+    return outcome
+
+
+def judge(record: dict[str, Any]) -> str:
+    """What is wrong, or nothing."""
+    if "input" not in record:
+        return judge_rule(record) if "rule" in record else _skip("numpy program")
+    odd = odd_tags(record)
+    if odd:
+        raise Skip(odd[0])
+    passes = [name for name, _ in record["passes"]]
+    if "sdy-reshard-to-collectives" in passes:
+        return judge_collectives(record)
+    if "sdy-apply-sharding-constraints" in passes:
+        return judge_constraints(record)
+    if "sdy-populate-op-sharding-rules" in passes:
+        return judge_rules_of(record)
+    if any(name.endswith(("propagate", "propagation-pipeline")) for name in passes):
+        return judge_propagation(record)
+    raise Skip(f"pass {passes[0]}")
+
+
+def _skip(tag: str) -> str:
+    raise Skip(tag)
+
+
+# -- rules ----------------------------------------------------------------------------------------------
+
+
+def compare_rule(op: str, attrs: dict[str, Any], operands: list[Any], results: list[Any], said: Any) -> str:
+    known = book_call(op, attrs)
+    if known is None:
+        raise Skip(f"op {op.removeprefix('stablehlo.')}")
+    expected = read_rule(said)
+    name, ours = known
+    shapes = [tuple(shape or ()) for shape in operands]
+    rule = sharding_rule(name, shapes, [tuple(shape) for shape in results], ours)
+    if expected is None or canonical(rule) != canonical(expected):
+        return f"{name}: {rule} where Shardy has {(said or {}).get('text')}"
+    return ""
+
+
+def judge_rule(record: dict[str, Any]) -> str:
+    if record["rule"].get("custom"):
+        raise Skip("rule written in the program")
+    return compare_rule(
+        record["op"], record["attrs"], record["operand_shapes"], record["result_shapes"], record["rule"]
+    )
+
+
+def judge_rules_of(record: dict[str, Any]) -> str:
+    """A program that only states its rules; ops of families that are not built yet are passed over."""
+    side = record["input"]
+    shapes = {arg["id"]: arg["shape"] for arg in side["args"]}
+    judged = 0
+    for op in side["ops"]:
+        shapes.update({id: type["shape"] for id, type in zip(op["results"], op["types"])})
+        if op.get("rule") is None or op["rule"].get("custom") or op["op"].startswith("sdy."):
+            judged += op.get("rule") is None or op["op"].startswith("sdy.") or op["rule"].get("custom", False)
+            continue
+        operands = [shapes[operand] for operand in op["operands"]]
+        results = [type["shape"] for type in op["types"]]
+        try:
+            wrong = compare_rule(op["op"], op["attrs"], operands, results, op["rule"])
+        except Skip as skip:
+            last = skip
+            continue
+        judged += 1
+        if wrong:
+            return wrong
+    if not judged and side["ops"]:
+        raise last
+    return ""
+
+
+# -- resharding -----------------------------------------------------------------------------------------
+
+
+def judge_collectives(record: dict[str, Any]) -> str:
+    meshes = Meshes(record["meshes"])
+    given, expected = (read_function(record[side], meshes) for side in ("input", "expected"))
+    value = given.graph.values[given.graph.inputs[0]]
+    target = given.specs[given.graph.nodes[-1].results[0]]
+    source = given.specs.get(value.id) or ShardingSpec.replicate(target.mesh, value.type.rank)
+    ours = sum(step.bytes for step in reshard(source, target, value.shape, value.type.item_bytes))
+    theirs = shardy_bytes(expected, source, value.shape, value.type.item_bytes)
+    if ours <= theirs:
+        return ""
+    if not is_exact(expected, source, value.shape):
+        raise Skip("not exact for uneven shards")
+    return f"{ours} bytes where Shardy needs {theirs} for {source} -> {target}"
+
+
+# -- propagation ----------------------------------------------------------------------------------------
+
+
+def judge_constraints(record: dict[str, Any]) -> str:
+    meshes = Meshes(record["meshes"])
+    given, expected = (read_function(record[side], meshes) for side in ("input", "expected"))
+    graph, specs = apply_constraints(given.graph, given.specs)
+    if [node.inputs for node in graph.nodes] != [node.inputs for node in expected.graph.nodes]:
+        return "other readers"
+    if graph.outputs != expected.graph.outputs:
+        return "other outputs"
+    return _differences(dict(enumerate(map(specs.get, range(len(graph.values))))), expected.specs, graph)
+
+
+def judge_propagation(record: dict[str, Any]) -> str:
+    if is_called(record):
+        raise Skip("callee")
+    names = [name for name, _ in record["passes"]]
+    main = next(name for name in names if name.endswith(("propagate", "propagation-pipeline")))
+    options = dict(record["passes"])[main]
+    meshes = Meshes(record["meshes"])
+    given, expected = (read_function(record[side], meshes) for side in ("input", "expected"))
+    whole = main == "sdy-propagation-pipeline"
+    graph, specs, groups = prepare(given, whole)
+
+    def rule_of(graph: Graph, node: Node) -> OpView | None:
+        n = node.attr("n")
+        shapes = [graph.values[value].shape for value in node.inputs]
+        return view_of(node.op, given.rules.get(n), shapes, given.attrs.get(n, {}))
+
+    found = run_hierarchical_propagation_pass(
+        graph,
+        specs,
+        rule_of,
+        out_specs=given.out_specs,
+        groups=groups,
+        strategy=basic if main == "sdy-basic-propagate" else aggressive,
+        user_priorities=main in ("sdy-user-priority-propagate", "sdy-propagation-pipeline"),
+        op_priorities=main not in ("sdy-basic-propagate", "sdy-aggressive-propagate"),
+        conservative="conservative-propagation=true" in options,
+    )
+    return compare(found, expected, whole)
+
+
+def is_called(record: dict[str, Any]) -> bool:
+    """Whether the record is one function of several: its callers decide, and they are not in it.
+
+    Seen by an axis that no input sharding has, or by a result left unsaid though its value is sharded.
+    """
+    before, after = record["input"], record["expected"]
+    if _axes_in(after) - _axes_in(before):
+        return True
+    specs = {arg["id"]: arg["sharding"] for arg in after["args"]}
+    for op in after["ops"]:
+        specs.update(zip(op["results"], op["shardings"]))
+    unsaid = [specs.get(id) for id, said in zip(after["returns"], after["results"]) if said is None]
+    return any(s is not None and s["dims"] and any(dim["axes"] for dim in s["dims"]) for s in unsaid)
+
+
+def _axes_in(side: dict[str, Any]) -> set[str]:
+    shardings = [arg["sharding"] for arg in side["args"]] + list(side["results"])
+    shardings += [sharding for op in side["ops"] for sharding in op["shardings"]]
+    return {
+        axis.split(":")[0]
+        for sharding in shardings
+        if sharding is not None
+        for axis in [*(a for dim in sharding["dims"] for a in dim["axes"]), *(sharding.get("unreduced") or ())]
+    }
+
+
+def prepare(given: Function, whole: bool) -> tuple[Graph, dict[int, ShardingSpec], list[list[int]]]:
+    """What is done to a program before propagation; the whole pipeline does more."""
+    graph, specs, groups = given.graph, given.specs, given.groups
+    if whole:
+        graph, moved = split_constants(graph, CONSTANT)
+        specs = {moved[value]: spec for value, spec in specs.items()}
+        groups = [[moved[value] for value in group] for group in groups]
+        before = graph
+        graph, specs = apply_constraints(graph, specs)
+        assert len(graph.values) == len(before.values), "values keep their numbers"
+    return join_groups(graph, specs, groups)
+
+
+def compare(found: Propagated, expected: Function, whole: bool) -> str:
+    """Align the two programs; collectives that Shardy puts in are passed over."""
+    theirs = [node for node in expected.graph.nodes if node.op != CONSTANT]
+    ours = [node for node in found.graph.nodes if node.op != CONSTANT]
+    pairs = list(zip(found.graph.inputs, expected.graph.inputs))
+    j = 0
+    for node in ours:
+        while j < len(theirs) and not _same_op(node, theirs[j]):
+            if not theirs[j].op.startswith("sdy."):
+                return f"{node.op} where Shardy has {theirs[j].op}"
+            j += 1
+        if j == len(theirs):
+            return f"Shardy has no {node.op}"
+        pairs += list(zip(node.results, theirs[j].results))
+        j += 1
+    for a, b in pairs:
+        mine, other = _said(found.specs[a], whole), _said(expected.specs.get(b), whole)
+        if mine != other:
+            return f"%{found.graph.values[a].name}: {mine} where Shardy has {other}"
+    constants = [
+        sorted(str(_said(specs.get(node.results[0]), whole)) for node in graph.nodes if node.op == CONSTANT)
+        for graph, specs in ((found.graph, dict(enumerate(found.specs))), (expected.graph, expected.specs))
+    ]
+    if constants[0] != constants[1]:
+        return f"constants {constants[0]} where Shardy has {constants[1]}"
+    for i in range(len(found.graph.outputs)):
+        mine, other = _said(found.out_specs[i], whole), _said(expected.out_specs.get(i), whole)
+        if mine != other:
+            return f"output {i}: {mine} where Shardy has {other}"
+    return ""
+
+
+def _same_op(ours: Node, theirs: Node) -> bool:
+    return ours.op == theirs.op or (ours.op == CONSTRAINT and theirs.op == "sdy.reshard")
+
+
+def _said(spec: Spec, whole: bool) -> Spec:
+    """After the whole pipeline shardings are closed, and one that cuts nothing says nothing."""
+    if not whole or spec is None:
+        return spec
+    closed = spec.closed()
+    return closed if closed.used_axes else None
+
+
+def _differences(found: dict[int, Spec], expected: dict[int, ShardingSpec], graph: Graph) -> str:
+    for value in graph.values:
+        if found.get(value.id) != expected.get(value.id):
+            return f"%{value.name}: {found.get(value.id)} where Shardy has {expected.get(value.id)}"
+    return ""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("-v", "--verbose", action="store_true")
+    options = parser.parse_args()
+    failures = 0
+    for path in options.files:
+        outcome = run_file(path)
+        print(f"{path.name}: {outcome}")
+        failures += len(outcome.failed)
+        for line in outcome.failed if options.verbose else ():
+            print(f"  {line}")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
