@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from math import prod
 
+from vectors import Function
+
 from shardwright.spec.collective import collective_bytes
 from shardwright.spec.sharding import ShardingSpec
-
-from vectors import Function
 
 _AXIS = re.compile(r'"(\w+)"(:\(\d+\)\d+)?')
 _MOVE = re.compile(r"\{([^{}]*)\}: (\d+)->(\d+)")

@@ -1,0 +1,22 @@
+"""What ops mean: the rule book.
+
+Each op has an `OpRecord`; its rule is one line of notation, or a small function of the call that returns one.
+
+| file | what it holds |
+|---|---|
+| `registry` | `rule`, `lookup`, `sharding_rule`; families by listing, third parties by entry point |
+| `pointwise` | elementwise ops, by what is known of the function (linear, rising, ...) |
+| `contract` | matmul, dot, dot_general, tensordot, einsum, outer |
+| `reduce` | sum, max, min, prod, any, all |
+| `view` | reshape (the factor walk), transpose, broadcasts, squeeze, expand_dims |
+| `extract` | `GraphExtractor`: a graph as JSON with every op's rule |
+
+To extend: a line in a family file, ``rule("my_op", "b k, k n -> b n")``; for rules that depend on attributes
+``@rule("my_op")`` over a function that returns the text.  Outside this package, name a module or function in the
+entry point group ``shardwright.rules``.
+"""
+
+from .extract import GraphExtractor
+from .registry import lookup, records, rule, sharding_rule
+
+__all__ = ["GraphExtractor", "lookup", "records", "rule", "sharding_rule"]

@@ -1,0 +1,50 @@
+"""The nouns: meshes, shardings, rules, and how a tensor gets from one sharding to another.
+
+Pure Python, no framework.  One notation for everything, one parser (`notation`).
+
+| file | what it holds |
+|---|---|
+| `axes` | `AxisRef`: a mesh axis or a part of one, and the algebra of parts |
+| `mesh` | `DeviceMesh`: named axes, device order, groups |
+| `chunks` | how a dim is cut, uneven and empty shards included |
+| `sharding` | `DimSpec`, `ShardingSpec`, `P`, `compute_global_shape`, `needs_reshard` |
+| `collective` | the collectives and their bytes: the one place that defines them |
+| `notation` | the reader of every string |
+| `rule`, `bind` | `RulePattern` as written, `OpShardingRule` bound to shapes |
+| `factors` | `FactorSharding`: factors -> axes, for one op |
+| `record` | `OpRecord`: all the rule book knows of an op |
+| `reshard` | `reshard`, `reshard_table`: from any sharding to any other |
+| `layouts`, `permute`, `search` | the space of layouts, the closed form for permutes, A* and all pairs |
+| `interop` | PyTorch's placements and JAX's PartitionSpecs, without importing either |
+
+To extend: a new way to write a sharding goes into `interop.read_spec`; a new step of resharding into
+`layouts.Space.moves` (what it does), `collective` (what it costs) and `tests/simulate.py` (what it means).
+"""
+
+from .axes import AxisRef
+from .factors import FactorSharding
+from .mesh import DeviceMesh
+from .record import Call, Flow, OpRecord
+from .reshard import Step, reshard, reshard_bytes, reshard_table
+from .rule import OpShardingRule, RulePattern
+from .sharding import DimSpec, P, ShardingSpec, compute_global_shape, needs_reshard
+
+__all__ = [
+    "AxisRef",
+    "Call",
+    "DeviceMesh",
+    "DimSpec",
+    "FactorSharding",
+    "Flow",
+    "OpRecord",
+    "OpShardingRule",
+    "P",
+    "RulePattern",
+    "ShardingSpec",
+    "Step",
+    "compute_global_shape",
+    "needs_reshard",
+    "reshard",
+    "reshard_bytes",
+    "reshard_table",
+]

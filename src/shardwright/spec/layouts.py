@@ -9,12 +9,12 @@ not the same as cutting it by its two halves in turn, so such a joint may be ope
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise, permutations
+from itertools import combinations_with_replacement, pairwise, permutations
 from math import prod
 from typing import NamedTuple
 
 from .axes import Axes, AxisRef, merge_axes
-from .chunks import padded_size
+from .chunks import all_chunks, padded_size
 from .mesh import DeviceMesh
 from .sharding import DimSpec, Shape, ShardingSpec
 
@@ -22,6 +22,8 @@ Dims = tuple[tuple[int, ...], ...]
 Pending = tuple[tuple[int, str], ...]
 Layout = tuple[Dims, Pending]
 
+SMALL = 4
+"""Up to this many atoms every move is considered."""
 PRIME_LIMIT = 3
 """Meshes with at most this many prime factors are cut down to primes: every possible step is considered."""
 
@@ -90,8 +92,12 @@ class Space:
         self.joins = {
             (a, b) for a, first in enumerate(atoms) for b, second in enumerate(atoms) if first.can_merge(second)
         }
+        self._arrangements: dict[tuple[tuple[tuple[int, int], ...], ...], list[Dims]] = {}
+        self._counts: dict[Dims, tuple[int, ...] | None] = {}
         self._local: dict[tuple[int, tuple[int, ...]], int] = {}
         self._moves: dict[Layout, list[Move]] = {}
+        self.walks_permutes = len(atoms) <= PRIME_LIMIT and any(size % mesh.size for size in shape)
+        """Where shards can be uneven, permutes are moves like others; see `permute` for the rest."""
         self.shiftable: dict[tuple[Dims, tuple[tuple[int, int, int], ...]], bool] = {}
 
     # -- between specs and layouts ----------------------------------------------------------------------
@@ -137,6 +143,13 @@ class Space:
 
     def divides(self, d: int, atoms: Sequence[int]) -> bool:
         return self.shape[d] % prod([self.sizes[a] for a in atoms]) == 0
+
+    def counts(self, dims: Dims) -> tuple[int, ...] | None:
+        """Shards of each dim; None if some are uneven."""
+        if dims not in self._counts:
+            even = all(self.divides(d, atoms) for d, atoms in enumerate(dims))
+            self._counts[dims] = tuple(prod([self.sizes[a] for a in atoms]) for atoms in dims) if even else None
+        return self._counts[dims]
 
     def can_part(self, d: int, atoms: tuple[int, ...], at: int) -> bool:
         """Whether a dim may be cut back to its first ``at`` atoms."""
@@ -187,32 +200,67 @@ class Space:
     # -- moves ------------------------------------------------------------------------------------------
 
     def moves(self, layout: Layout) -> list[Move]:
-        """Every step out of a layout, permutes and to_partial aside."""
+        """Every step out of a layout; to_partial aside, and permutes where shards are always even."""
         found = self._moves.get(layout)
         if found is None:
             found = self._moves[layout] = list(self._all_moves(layout))
+            if self.walks_permutes:
+                found += self._permutes(layout)
         return found
 
     def _all_moves(self, layout: Layout) -> Iterator[Move]:
         dims, pending = layout
         elements = self.elements(dims)
         used = {a for dim in dims for a in dim} | {a for a, _ in pending}
-        for a in range(len(self.atoms)):
-            if a not in used:
-                yield from self._cuts("slice", dims, (a,), elements, pending, None)
+        for run in self._runs(a for a in range(len(self.atoms)) if a not in used):
+            yield from self._cuts("slice", dims, run, elements, pending, None)
         for d, atoms in enumerate(dims):
             for at in range(len(atoms)):
                 if self.can_part(d, atoms, at):
                     yield from self._undo(dims, d, at, elements, pending)
-        for i, (a, kind) in enumerate(pending):
-            rest = pending[:i] + pending[i + 1 :]
-            yield Move("all_reduce", (a,), elements, (dims, rest), reduction=kind)
-            yield from self._cuts("reduce_scatter", dims, (a,), elements, rest, kind)
-        for kind in {kind for _, kind in pending}:
+        for kind in sorted({kind for _, kind in pending}):
             together = tuple(a for a, k in pending if k == kind)
-            if len(together) > 1:
-                rest = tuple(pair for pair in pending if pair[1] != kind)
-                yield Move("all_reduce", together, elements, (dims, rest), reduction=kind)
+            for run in dict.fromkeys([*self._runs(together), together]):
+                rest = tuple(pair for pair in pending if pair[0] not in run)
+                yield Move("all_reduce", run, elements, (dims, rest), reduction=kind)
+                yield from self._cuts("reduce_scatter", dims, run, elements, rest, kind)
+
+    def _permutes(self, layout: Layout) -> Iterator[Move]:
+        """Every other arrangement of the axes that cuts the tensor into the very same pieces."""
+        dims, pending = layout
+        taken = {a for a, _ in pending}
+        elements = self.elements(dims)
+        for after in self._same_pieces(dims):
+            if after != dims and not any(a in taken for dim in after for a in dim):
+                yield Move("collective_permute", (), elements, (after, pending), axes=self.mesh.axes)
+
+    def _same_pieces(self, dims: Dims) -> list[Dims]:
+        if not self._arrangements:
+            rank = len(self.shape)
+            for size in range(len(self.atoms) + 1):
+                for chosen in permutations(range(len(self.atoms)), size):
+                    for cuts in combinations_with_replacement(range(size + 1), rank - 1) if rank else ():
+                        ends = (0, *cuts, size)
+                        made = tuple(chosen[a:b] for a, b in pairwise(ends))
+                        self._arrangements.setdefault(self._pieces(made), []).append(made)
+        return self._arrangements.get(self._pieces(dims), [])
+
+    def _pieces(self, dims: Dims) -> tuple[tuple[tuple[int, int], ...], ...]:
+        return tuple(
+            all_chunks(self.shape[d], tuple(axis.size for axis in self.axes(atoms))) for d, atoms in enumerate(dims)
+        )
+
+    def _runs(self, atoms: Iterable[int]) -> Iterator[tuple[int, ...]]:
+        """Single atoms, and those that follow each other inside one axis taken together."""
+        free = sorted(atoms)
+        for i, a in enumerate(free):
+            run: tuple[int, ...] = (a,)
+            yield run
+            for b in free[i + 1 :]:
+                if (run[-1], b) not in self.joins:
+                    break
+                run = (*run, b)
+                yield run
 
     def _cuts(
         self, kind: str, dims: Dims, atoms: tuple[int, ...], elements: int, pending: Pending, how: str | None

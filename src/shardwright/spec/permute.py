@@ -36,28 +36,38 @@ def recipes(space: Space, here: Layout, goal: Layout) -> list[Recipe]:
     """Ways to finish from ``here`` with one permute."""
     if here[1] != goal[1]:
         return []
-    fixed = [a == b for a, b in zip(here[0], goal[0])]
-    if all(fixed):
+    if here[0] == goal[0]:
         return []
-    have, want = [], []
-    for d, same in enumerate(fixed):
-        a, b = here[0][d], goal[0][d]
-        if same and not space.divides(d, a):
-            have.append(1)  # stays as it is; its axes are out of the game
-            want.append(1)
-            continue
-        if not (space.divides(d, a) and space.divides(d, b)):
+    have, want = space.counts(here[0]), space.counts(goal[0])
+    taken = 1
+    for atom, _ in here[1]:
+        taken *= space.sizes[atom]
+    if have is None or want is None:
+        fixed = _set_aside(space, here, goal)
+        if fixed is None:
             return _plain(space, here, goal)
-        have.append(prod([space.sizes[atom] for atom in a]))
-        want.append(prod([space.sizes[atom] for atom in b]))
-    taken = prod([space.sizes[atom] for atom, _ in here[1]]) * prod(
-        space.sizes[atom]
-        for d, same in enumerate(fixed)
-        if same and not space.divides(d, here[0][d])
-        for atom in here[0][d]
-    )
-    counted = _count_recipes(tuple(have), tuple(want), space.mesh.size // taken, space.shape)
+        have, want, aside = fixed
+        taken *= aside
+    counted = _count_recipes(have, want, space.mesh.size // taken, space.shape)
     return [recipe for recipe in counted if not recipe.shifts or _can_shift(space, goal, recipe)]
+
+
+def _set_aside(space: Space, here: Layout, goal: Layout) -> tuple[tuple[int, ...], tuple[int, ...], int] | None:
+    """Uneven dims that stay as they are do not disturb the others; their axes are out of the game."""
+    have, want = [], []
+    aside = 1
+    for d, (a, b) in enumerate(zip(here[0], goal[0])):
+        ways = [prod([space.sizes[atom] for atom in atoms]) for atoms in (a, b)]
+        if space.divides(d, a) and space.divides(d, b):
+            have.append(ways[0])
+            want.append(ways[1])
+        elif a == b:
+            have.append(1)
+            want.append(1)
+            aside *= ways[0]
+        else:
+            return None
+    return tuple(have), tuple(want), aside
 
 
 def _plain(space: Space, here: Layout, goal: Layout) -> list[Recipe]:

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import combinations, count
 from typing import TYPE_CHECKING
 
+from .axes import merge_axes
 from .collective import collective_bytes
-from .layouts import Layout, Move, Pending, Space, make_atoms
+from .layouts import SMALL, Dims, Layout, Move, Pending, Space, make_atoms
 from .mesh import DeviceMesh
 from .permute import Recipe, finish_by_permute, finish_sizes, named_moves, recipes
 from .reshard import CostFn, Step, bytes_cost
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-SMALL = 4
-"""Up to this many atoms every move is considered; above, only slices that the goal asks for."""
 EXPANSIONS = 1000
 """After this many layouts the search takes the best way it has found."""
 
@@ -53,11 +53,15 @@ def find_steps(
 ) -> tuple[Step, ...]:
     space = space_for(source.mesh, (source, target), shape)
     path = _search(space, space.layout(source), space.layout(target), item_bytes, cost)
-    steps = []
+    steps: list[Step] = []
     here = source.closed()
     for i, move in enumerate(path):
         after = target.closed() if i == len(path) - 1 else move.spec or space.spec(move.after)
-        steps.append(as_step(space, move, here, after, item_bytes))
+        step = as_step(space, move, here, after, item_bytes)
+        if steps and step.kind == steps[-1].kind == "slice" and step.dim == steps[-1].dim:
+            first = steps.pop()  # two cuts of one dim are one cut
+            step = replace(step, axes=merge_axes(first.axes + step.axes), before=first.before)
+        steps.append(step)
         here = after
     return tuple(steps)
 
@@ -98,7 +102,7 @@ def finish(
 
 
 def _search(space: Space, start: Layout, goal: Layout, item_bytes: int, cost: CostFn) -> list[Move]:
-    small = len(space.atoms) <= SMALL
+    small = len(space.atoms) <= SMALL  # else only slices that the goal asks for
     asked = {a for dim in goal[0] for a in dim}
     bounded = cost is bytes_cost and all(
         space.divides(d, dim) for layout in (start, goal) for d, dim in enumerate(layout[0])
@@ -115,10 +119,7 @@ def _search(space: Space, start: Layout, goal: Layout, item_bytes: int, cost: Co
     plain = plain_way(space, start, goal)
     limit = sum(move_cost(space, move, item_bytes, cost) for move in plain)
     best[goal], came[goal] = (limit, len(plain)), (start, plain)
-    stops = [goal, *waypoints(space, goal)]
-    if any(pair not in start[1] for pair in goal[1]):
-        shared = tuple(pair for pair in goal[1] if pair in start[1])
-        stops += [(dims, shared) for dims, _ in stops]
+    stops = stops_for(space, goal)
     while queue:
         estimate, _steps, _, here = heapq.heappop(queue)
         if here in done:
@@ -130,7 +131,7 @@ def _search(space: Space, start: Layout, goal: Layout, item_bytes: int, cost: Co
         ways: list[tuple[int, Move | Recipe | list[Move], Layout]] = [
             (move_cost(space, move, item_bytes, cost), move, move.after)
             for move in space.moves(here)
-            if small or move.kind != "slice" or move.atoms[0] in asked
+            if small or move.kind != "slice" or asked.issuperset(move.atoms)
         ]
         ways += [(0, move, move.after) for move in pending_moves(space, here, goal[1])]
         for stop in stops:
@@ -198,25 +199,24 @@ def plain_way(space: Space, start: Layout, goal: Layout) -> list[Move]:
     return path
 
 
-def waypoints(space: Space, goal: Layout) -> list[Layout]:
+def waypoints(space: Space, goal: Dims) -> list[Dims]:
     """Layouts worth permuting to when the goal itself is cut too finely for a permute to reach it.
 
     The axes that no longer divide their dim wait elsewhere: unused, or at the end of another dim.
     """
-    found: list[Layout] = []
-    dims = goal[0]
-    for d, atoms in enumerate(dims):
+    found: list[Dims] = []
+    for d, atoms in enumerate(goal):
         if space.divides(d, atoms):
             continue
         keep = max(i for i in range(len(atoms)) if space.divides(d, atoms[:i]))
         rest = atoms[keep:]
         if not space.can_append(d, atoms[:keep], rest):
             continue
-        short = (*dims[:d], atoms[:keep], *dims[d + 1 :])
-        found.append((short, goal[1]))
-        for e in range(len(dims)):
-            if e != d and space.divides(e, dims[e] + rest) and space.can_append(e, dims[e], rest):
-                found.append(((*short[:e], dims[e] + rest, *short[e + 1 :]), goal[1]))
+        short = (*goal[:d], atoms[:keep], *goal[d + 1 :])
+        found.append(short)
+        for e in range(len(goal)):
+            if e != d and space.divides(e, goal[e] + rest) and space.can_append(e, goal[e], rest):
+                found.append((*short[:e], goal[e] + rest, *short[e + 1 :]))
     return found
 
 
@@ -233,60 +233,94 @@ def pending_moves(space: Space, here: Layout, goal: Pending) -> list[Move]:
     return found
 
 
+def stops_for(space: Space, goal: Layout) -> list[Layout]:
+    """Where a permute on the way to a goal may lead: to it, or to a waypoint, perhaps less its pending axes."""
+    dims = [goal[0], *waypoints(space, goal[0])]
+    return [(way, pending) for pending in _subsets(goal[1])[::-1] for way in dims]
+
+
 def all_pairs(specs: Sequence[ShardingSpec], shape: Shape, item_bytes: int, cost: CostFn) -> NDArray[np.int64]:
-    """One matrix of single moves over all layouts that can be reached, closed under min-plus."""
+    """Close the moves over all layouts under min-plus, then let each goal be reached by its permutes too."""
     import numpy as np
 
     if not specs:
         return np.zeros((0, 0), np.int64)
     space = space_for(specs[0].mesh, specs, shape)
+    if len(space.atoms) > SMALL or space.atoms != space_for(specs[0].mesh, (), shape).atoms:
+        # Too many layouts for a closure, or pairs that are not all searched in one space.
+        return _pair_by_pair(specs, shape, item_bytes, cost)
     layouts = [space.layout(spec) for spec in specs]
+    index, moves = _reach(space, layouts, item_bytes, cost)
+    table = np.full((len(index), len(index)), _FAR, np.int64)
+    np.fill_diagonal(table, 0)
+    for a, b, price in moves:
+        if price < table[a, b]:
+            table[a, b] = price
+    for k in range(len(table)):  # Floyd and Warshall, a row at a time
+        np.minimum(table, table[:, k, None] + table[None, k, :], out=table)
+    stops = {layout: stops_for(space, layout) for layout in layouts}
+    to_stop = {stop: _into(space, stop, index, table, item_bytes, cost) for way in stops.values() for stop in way}
+    rows = [index[layout] for layout in layouts]
+    found = np.empty((len(specs), len(specs)), np.int64)
+    for j, layout in enumerate(layouts):
+        left = table[:, index[layout]].copy()
+        for _ in stops[layout]:
+            for stop in stops[layout]:
+                np.minimum(left, to_stop[stop] + left[index[stop]], out=left)
+        found[:, j] = left[rows]
+    return found
+
+
+_FAR = 1 << 60
+
+
+def _reach(
+    space: Space, layouts: Sequence[Layout], item_bytes: int, cost: CostFn
+) -> tuple[dict[Layout, int], list[tuple[int, int, int]]]:
+    """Number every layout that moves can reach, and price the moves."""
     wanted = tuple(sorted({pair for layout in layouts for pair in layout[1]}))
-    index: dict[Layout, int] = {}
-    edges: list[tuple[int, int, int]] = []
-    stops = dict.fromkeys(
-        (dims, pending)
-        for layout in layouts
-        for dims, _ in (layout, *waypoints(space, layout))
-        for pending in _subsets(layout[1])
-    )
+    stops = [stop for layout in dict.fromkeys(layouts) for stop in stops_for(space, layout)]
     todo = list(dict.fromkeys([*layouts, *stops]))
-    for layout in todo:
-        index[layout] = len(index)
-    at = 0
-    while at < len(todo):
-        here = todo[at]
+    index = {layout: i for i, layout in enumerate(todo)}
+    edges = []
+    for at, here in enumerate(todo):  # grows as it goes
         for move in [*space.moves(here), *pending_moves(space, here, wanted)]:
             after = index.get(move.after)
             if after is None:
                 after = index[move.after] = len(todo)
                 todo.append(move.after)
             edges.append((at, after, move_cost(space, move, item_bytes, cost)))
-        at += 1
-    far = np.int64(1) << 60
-    table = np.full((len(todo), len(todo)), far, np.int64)
-    np.fill_diagonal(table, 0)
-    for a, b, price in edges:
-        if price < table[a, b]:
-            table[a, b] = price
-    for stop in stops:
-        goal = index[stop]
-        for a, here in enumerate(todo):
-            last = finish(space, here, stop, item_bytes, cost)
-            if last is not None and last[0] < table[a, goal]:
-                table[a, goal] = last[0]
-    rows = [index[layout] for layout in layouts]
-    return _closure(table)[np.ix_(rows, rows)]
+    return index, edges
+
+
+def _into(
+    space: Space, stop: Layout, index: dict[Layout, int], table: NDArray[np.int64], item_bytes: int, cost: CostFn
+) -> NDArray[np.int64]:
+    """From every layout: the cheapest way into a stop whose last part is a permute."""
+    import numpy as np
+
+    last = np.full(len(index), _FAR, np.int64)
+    for here, i in index.items():
+        if here[1] == stop[1]:
+            way = finish(space, here, stop, item_bytes, cost)
+            if way is not None:
+                last[i] = way[0]
+    use = np.flatnonzero(last < _FAR)
+    return (table[:, use] + last[use]).min(axis=1) if len(use) else last
+
+
+def _pair_by_pair(specs: Sequence[ShardingSpec], shape: Shape, item_bytes: int, cost: CostFn) -> NDArray[np.int64]:
+    import numpy as np
+
+    found = np.zeros((len(specs), len(specs)), np.int64)
+    for i, source in enumerate(specs):
+        space_layouts = ((j, target) for j, target in enumerate(specs) if not source.same_layout(target))
+        for j, target in space_layouts:
+            space = space_for(source.mesh, (source, target), shape)
+            path = _search(space, space.layout(source), space.layout(target), item_bytes, cost)
+            found[i, j] = sum(move_cost(space, move, item_bytes, cost) for move in path)
+    return found
 
 
 def _subsets(pending: Pending) -> list[Pending]:
     return [part for size in range(len(pending) + 1) for part in combinations(pending, size)]
-
-
-def _closure(table: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Min-plus closure, by Floyd and Warshall a row at a time."""
-    import numpy as np
-
-    for k in range(len(table)):
-        np.minimum(table, table[:, k, None] + table[None, k, :], out=table)
-    return table

@@ -1,0 +1,154 @@
+"""`Program`: one SPMD text for all devices, after lowering.
+
+Every device runs the same instructions on its own shards.  An instruction is a local op of some frontend, a
+``core.*`` op, or a collective over mesh axes.  What differs between devices follows from the shardings of the
+values (`Local.spec`) and from ``core.axis_index``; nothing else depends on the rank.  The virtual mesh interprets
+a Program, PyTorch's FX graph is emitted from it, costs and proofs are computed on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import NamedTuple
+
+from ..errors import GraphError
+from ..spec.axes import Axes, axes_size, axes_text
+from ..spec.collective import COLLECTIVES, collective_bytes
+from ..spec.mesh import DeviceMesh
+from ..spec.sharding import Shape, ShardingSpec, tensor_text
+from .graph import Attrs, Node, Operand, Source, TensorType
+from .text import node_text, quoted
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """A value of the Program: the shard of a tensor, or its pending contribution."""
+
+    id: int
+    type: TensorType
+    """Of the whole tensor."""
+    spec: ShardingSpec
+    name: str
+    origin: int | None = None
+    """The value of the Graph that it is a copy of, if any."""
+
+    def local_shape(self, position: int) -> Shape:
+        return self.spec.local_shape(self.type.shape, position)
+
+    @property
+    def padded_bytes(self) -> int:
+        """Bytes of the largest shard: what a device sets aside, and what collectives move."""
+        return prod(self.spec.padded_shape(self.type.shape)) * self.type.item_bytes
+
+    def __str__(self) -> str:
+        return tensor_text(self.type.dtype, self.type.shape, self.spec)
+
+
+@dataclass(frozen=True, slots=True)
+class Instr:
+    """One instruction.  For a collective ``axes`` is what it runs over; ``cause`` says why it is there."""
+
+    op: str
+    operands: tuple[Operand, ...]
+    results: tuple[int, ...]
+    attrs: Attrs = ()
+    axes: Axes = ()
+    bytes: int = 0
+    """What one device sends."""
+    node: int | None = None
+    """The node of the Graph that it carries out."""
+    cause: str = ""
+    source: Source | None = None
+
+    @property
+    def is_collective(self) -> bool:
+        return self.op in COLLECTIVES
+
+    def as_node(self) -> Node:
+        return Node(self.op, self.operands, self.results, self.attrs, (), self.source)
+
+
+class Collective(NamedTuple):
+    """What `Program.collectives` lists."""
+
+    kind: str
+    axis: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """The SPMD program; inputs and outputs are values in the order of the Graph's."""
+
+    name: str
+    mesh: DeviceMesh
+    values: tuple[Local, ...]
+    instrs: tuple[Instr, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    updates: tuple[tuple[int, int], ...] = ()
+
+    @cached_property
+    def collectives(self) -> list[Collective]:
+        """Every collective in order: kind, axes, bytes that one device sends."""
+        return [Collective(i.op, axes_text(i.axes), i.bytes) for i in self.instrs if i.is_collective]
+
+    @property
+    def bytes(self) -> int:
+        return sum(collective.bytes for collective in self.collectives)
+
+    def locals_of(self, values: Sequence[int]) -> Iterator[Local]:
+        return (self.values[value] for value in values)
+
+    def __str__(self) -> str:
+        return program_text(self)
+
+
+def program_text(program: Program) -> str:
+    """Each line with the shardings of what it makes; collectives with bytes and cause."""
+
+    def name(value: int) -> str:
+        return "%" + quoted(program.values[value].name)
+
+    def type_text(value: int) -> str:
+        return str(program.values[value])
+
+    inputs = ", ".join(f"{name(value)}: {type_text(value)}" for value in program.inputs)
+    lines = [f"spmd {quoted(program.name)} on ({program.mesh}) ({inputs}) {{"]
+    for instr in program.instrs:
+        line = "  " + node_text(instr.as_node(), name, type_text, sources=False)
+        if instr.is_collective:
+            line += f"  # {axes_text(instr.axes)}: {instr.bytes} B" + (f", {instr.cause}" if instr.cause else "")
+        elif instr.source is not None:
+            line += f"  # {instr.source}"
+        lines.append(line)
+    lines.append(f"  return {', '.join(map(name, program.outputs))}".rstrip())
+    for i, output in program.updates:
+        lines.append(f"  update {name(program.inputs[i])} := output {output}")
+    return "\n".join([*lines, "}"])
+
+
+def check_program(program: Program) -> Program:
+    """Single assignment, values that exist, shardings on the mesh, bytes as defined."""
+    made: set[int] = set(program.inputs)
+    for n, instr in enumerate(program.instrs):
+        where = [("instruction", f"{n}: {instr.op}")]
+        for value in instr.as_node().inputs:
+            if value not in made:
+                raise GraphError(f"reads value {value} before it is made", rows=where)
+        for value in instr.results:
+            if value in made:
+                raise GraphError(f"makes value {value} a second time", rows=where)
+            made.add(value)
+        if instr.is_collective:
+            put_in = program.values[instr.as_node().inputs[0]].padded_bytes
+            if instr.bytes < collective_bytes(instr.op, axes_size(instr.axes), put_in):
+                raise GraphError("claims fewer bytes than it sends", rows=where)
+    for local in program.values:
+        if local.spec.mesh != program.mesh:
+            raise GraphError(f"%{local.name} lies on another mesh", rows=[("mesh", str(local.spec.mesh))])
+        local.spec.check_rank(local.type.shape)
+    return program
