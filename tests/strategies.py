@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import inf, nan, prod
 from typing import Any
 
 import numpy as np
@@ -152,9 +152,7 @@ def patterns(draw: st.DrawFn) -> RulePattern:
                     max_size=2,
                 )
             )
-            notes.append(
-                FactorNote(name, tuple(words), draw(st.none() | st.integers(0, len(results) - 1)))
-            )
+            notes.append(FactorNote(name, tuple(words), draw(st.none() | st.integers(0, len(results) - 1))))
     transfers = []
     if operands:
         for _ in range(draw(st.integers(0, 2))):
@@ -168,11 +166,7 @@ def rules(draw: st.DrawFn) -> OpShardingRule:
     """A pattern bound to shapes that fit it."""
     pattern = draw(patterns())
     batch = draw(shapes(draw(st.integers(0, 2)), 1, 4))
-    sizes = {
-        name: draw(st.integers(1, 8))
-        for name in _names([*pattern.operands, *pattern.results])
-        if name != "..."
-    }
+    sizes = {name: draw(st.integers(1, 8)) for name in _names([*pattern.operands, *pattern.results]) if name != "..."}
 
     def shape(dims: tuple[Dim, ...], batch: Shape) -> Shape:
         found: list[int] = []
@@ -207,11 +201,11 @@ def factor_shardings(draw: st.DrawFn) -> FactorSharding:
 
 # -- graphs ---------------------------------------------------------------------------------------------
 
-words = st.text(
-    st.sampled_from("abcxe019._%\"'\\ /é\n-"), min_size=1, max_size=6
-) | st.sampled_from(["none", "inf", "nan.0", "0.weight", "1e5", "10_1", "in", "view", "return", "update", "true"])
+words = st.text(st.sampled_from("abcxe019._%\"'\\ /é\n-"), min_size=1, max_size=6) | st.sampled_from(
+    ["none", "inf", "nan.0", "0.weight", "1e5", "10_1", "in", "view", "return", "update", "true"]
+)
 attributes = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | words,
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from([nan, inf, -inf]) | words,
     lambda inner: st.lists(inner, max_size=3),
     max_leaves=5,
 )

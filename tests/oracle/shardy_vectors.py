@@ -18,6 +18,7 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).parent))
 
 from collectives import is_exact, shardy_bytes
+from explicit import left_to_later, our_bytes, shardy_total
 from shardy_ops import book_call, canonical, view_of
 from vectors import Function, Meshes, load, odd_tags, read_function, read_rule
 
@@ -90,6 +91,8 @@ def judge(record: dict[str, Any]) -> str:
         return judge_rules_of(record)
     if any(name.endswith(("propagate", "propagation-pipeline")) for name in passes):
         return judge_propagation(record)
+    if "sdy-insert-explicit-reshards" in passes:
+        return judge_explicit(record)
     raise Skip(f"pass {passes[0]}")
 
 
@@ -162,6 +165,25 @@ def judge_collectives(record: dict[str, Any]) -> str:
     if not is_exact(expected, source, value.shape):
         raise Skip("not exact for uneven shards")
     return f"{ours} bytes where Shardy needs {theirs} for {source} -> {target}"
+
+
+def judge_explicit(record: dict[str, Any]) -> str:
+    """Every sharding is given; ours may move no more bytes than Shardy's reshards and reductions."""
+    meshes = Meshes(record["meshes"])
+    given, expected = (read_function(record[side], meshes) for side in ("input", "expected"))
+    if "enable-full-version=true" not in record["passes"][0][1]:
+        raise Skip("partial version of the pass")
+    used = {spec.mesh for spec in [*given.specs.values(), *given.out_specs.values()] if spec.mesh.shape}
+    if len(used) != 1:
+        raise Skip("several meshes" if used else "no mesh")
+    (mesh,) = used
+    ours, theirs = our_bytes(given, mesh), shardy_total(expected, mesh)
+    if ours > theirs:
+        # What Shardy leaves to later passes has no bytes in its record.
+        left = left_to_later(given, expected)
+        if left:
+            raise Skip(left)
+    return "" if ours <= theirs else f"{ours} bytes where Shardy needs {theirs}"
 
 
 # -- propagation ----------------------------------------------------------------------------------------

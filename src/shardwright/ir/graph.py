@@ -197,7 +197,7 @@ def freeze_attr(value: Any) -> Attr:
     if isinstance(value, list | tuple):
         return tuple(freeze_attr(item) for item in value)
     raise GraphError(
-        f"an attribute cannot be a {type(value).__name__}",
+        f"an attribute cannot be of type {type(value).__name__}",
         help="use None, bool, int, float, str, or tuples of them",
     )
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import GraphError
-from .graph import Attr, Graph, Node, Operand, Source, TensorType, Value
+from .graph import Attr, Graph, Node, Operand, Source, TensorType, Value, freeze_attr
 from .verify import verify
 
 FORMAT = "shardwright.graph"
@@ -69,7 +69,7 @@ def attr_from_json(value: Any) -> Attr:
         word = take(value, "an attribute", {"float": str})["float"]
         if word not in ("nan", "inf", "-inf"):
             raise GraphError(f"an attribute cannot be the float {word!r}")
-        return float(word)
+        return freeze_attr(float(word))
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise GraphError(f"an attribute cannot be a {type(value).__name__}")

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import GraphError
 from ..spec.axes import Axes, axes_size, axes_text
@@ -62,10 +62,18 @@ class Instr:
     """The node of the Graph that it carries out."""
     cause: str = ""
     source: Source | None = None
+    views: tuple[tuple[int, int], ...] = ()
+    """Pairs (result, flat operand): that result shows that operand's bytes."""
 
     @property
     def is_collective(self) -> bool:
         return self.op in COLLECTIVES
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        for key, value in self.attrs:
+            if key == name:
+                return value
+        return default
 
     def as_node(self) -> Node:
         return Node(self.op, self.operands, self.results, self.attrs, (), self.source)
@@ -90,6 +98,8 @@ class Program:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     updates: tuple[tuple[int, int], ...] = ()
+    notes: tuple[str, ...] = ()
+    """What a user should know, e.g. which ops run replicated."""
 
     @cached_property
     def collectives(self) -> list[Collective]:
@@ -120,15 +130,16 @@ def program_text(program: Program) -> str:
     lines = [f"spmd {quoted(program.name)} on ({program.mesh}) ({inputs}) {{"]
     for instr in program.instrs:
         line = "  " + node_text(instr.as_node(), name, type_text, sources=False)
-        if instr.is_collective:
-            line += f"  # {axes_text(instr.axes)}: {instr.bytes} B" + (f", {instr.cause}" if instr.cause else "")
+        if instr.axes:
+            sent = f": {instr.bytes} B" if instr.is_collective else ""
+            line += f"  # {axes_text(instr.axes)}{sent}" + (f", {instr.cause}" if instr.cause else "")
         elif instr.source is not None:
             line += f"  # {instr.source}"
         lines.append(line)
     lines.append(f"  return {', '.join(map(name, program.outputs))}".rstrip())
     for i, output in program.updates:
         lines.append(f"  update {name(program.inputs[i])} := output {output}")
-    return "\n".join([*lines, "}"])
+    return "\n".join([*lines, "}", *(f"# {note}" for note in program.notes)])
 
 
 def check_program(program: Program) -> Program:

@@ -148,6 +148,7 @@ class _Binding(_Finished):
 
     def batch_shape(self) -> Shape:
         widest: list[int] = []
+        found: list[str] = []  # where each of these sizes was seen
         for i, (tensor, shape) in enumerate(zip(self.pattern.operands, self.operand_shapes)):
             fixed = sum(dim != ELLIPSIS for dim in tensor)
             if ELLIPSIS not in tensor:
@@ -157,14 +158,15 @@ class _Binding(_Finished):
             start = tensor.index(ELLIPSIS)
             batch = shape[start : start + len(shape) - fixed]
             widest = [1] * (len(batch) - len(widest)) + widest
+            found = [""] * (len(batch) - len(found)) + found
             for d, size in enumerate(reversed(batch), 1):
+                where = f"operand {i} dim {start + len(batch) - d}"
                 if widest[-d] == 1:
-                    widest[-d] = size
+                    widest[-d], found[-d] = size, where
                 elif size not in (1, widest[-d]):
-                    raise RuleError(
-                        f"batch dims of size {widest[-d]} and {size} do not broadcast",
-                        rows=[("where", f"operand {i}, batch dim {len(batch) - d}")],
-                    )
+                    sizes = f"{widest[-d]} ({found[-d]}) and {size} ({where})"
+                    raise RuleError(f"batch dims do not broadcast: {sizes}")
+        self.batch_seen = found
         return tuple(widest)
 
     def name_batch(self) -> list[str]:
@@ -176,7 +178,7 @@ class _Binding(_Finished):
             while name in taken:
                 name = "b" + name
             names.append(name)
-            self.sizes[name] = size
+            self.sizes[name], self.seen[name] = size, self.batch_seen[i]
         return names
 
     def batch_names(self) -> list[str]:
@@ -238,8 +240,8 @@ class _Binding(_Finished):
         if known is None:
             self.sizes[name], self.seen[name] = size, where
         elif known != size and (name if name not in self.batch_factors else "...") not in self.flexible:
-            first = self.seen.get(name, "batch")
-            raise RuleError(f"factor {name!r} has two sizes: {known} ({first}) and {size} ({where})")
+            sizes = f"{known} ({self.seen[name]}) and {size} ({where})"
+            raise RuleError(f"factor {name!r} has two sizes: {sizes}")
 
     @property
     def compounds(self) -> list[tuple[Dim, int, str]]:

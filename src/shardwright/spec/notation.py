@@ -386,8 +386,7 @@ class RuleReader(Reader):
             at = self.token.at
             result = self.integer("the number of a result")
             if result >= self.counts[1]:
-                last = self.counts[1] - 1
-                self.fail(f"there is no result {result}", at, f"results are counted from 0 to {last}")
+                self.fail(f"there is no result {result}", at, "results are counted from 0")
         self.expect(":")
         words: list[str] = []
         while self.token.kind == "name":

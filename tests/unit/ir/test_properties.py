@@ -1,18 +1,26 @@
-"""Graphs as text, on random ones."""
+"""Graphs as text and as JSON, on random ones."""
 
 from __future__ import annotations
 
+import json
+
 from hypothesis import given
-from strategies import graphs
 
 from shardwright.ir.graph import Graph
+from shardwright.ir.json import graph_from_json, graph_to_json
 from shardwright.ir.rewrite import Rewriter
 from shardwright.ir.verify import verify
+from strategies import graphs
 
 
 @given(graphs())
 def test_graph_text(graph: Graph) -> None:
     assert Graph.parse(str(graph)) == graph
+
+
+@given(graphs())
+def test_graph_json(graph: Graph) -> None:
+    assert graph_from_json(json.dumps(graph_to_json(graph), allow_nan=False)) == graph
 
 
 @given(graphs())

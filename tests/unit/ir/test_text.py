@@ -51,7 +51,24 @@ def test_an_empty_graph() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["x", "layers.0.weight", "0.weight", "10_1", "12a", "1e5", "1e5x", "inf", "inf.x", "nan", "none", "-1", "a b", '"', "é", "7"],
+    [
+        "x",
+        "layers.0.weight",
+        "0.weight",
+        "10_1",
+        "12a",
+        "1e5",
+        "1e5x",
+        "inf",
+        "inf.x",
+        "nan",
+        "none",
+        "-1",
+        "a b",
+        '"',
+        "é",
+        "7",
+    ],
 )
 def test_names_survive(name: str) -> None:
     graph = one_op(name)
@@ -67,14 +84,31 @@ def test_ops_called_like_words_of_the_text(op: str, results: int) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [None, True, 0, -3, 1.5, 1e300, -1e-7, float("inf"), float("-inf"), float("nan"), "", 'a"\\\n', (), (1, (2.0, "x"))],
+    [
+        None,
+        True,
+        0,
+        -3,
+        1.5,
+        1e300,
+        -1e-7,
+        float("inf"),
+        float("-inf"),
+        float("nan"),
+        "",
+        'a"\\\n',
+        (),
+        (1, (2.0, "x")),
+    ],
 )
 def test_attributes_survive(value: Any) -> None:
     graph = one_op(attrs={"a": value})
     assert Graph.parse(str(graph)) == graph
 
 
-@pytest.mark.parametrize("source", [Source("model.py", 1), Source("0.py", 1, "0.up"), Source("/a b/c.py", 12, "in"), Source("", 0)])
+@pytest.mark.parametrize(
+    "source", [Source("model.py", 1), Source("0.py", 1, "0.up"), Source("/a b/c.py", 12, "in"), Source("", 0)]
+)
 def test_sources_survive(source: Source) -> None:
     b = GraphBuilder("g")
     x = b.input((2,))

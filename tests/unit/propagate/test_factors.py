@@ -30,9 +30,7 @@ def spread(
 ) -> list[str]:
     given = [None if text is None else ShardingSpec.parse(text, MESH) for text in specs]
     bound = OpShardingRule.parse(rule)
-    found = propagate_sharding(
-        bound, given, flow=flow, strategy=strategy, directions=ways, conservative=conservative
-    )
+    found = propagate_sharding(bound, given, flow=flow, strategy=strategy, directions=ways, conservative=conservative)
     return [str(spec) if spec is not None else "-" for spec in found]
 
 

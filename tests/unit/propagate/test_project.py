@@ -129,8 +129,4 @@ def test_priorities_are_no_concern_of_factors() -> None:
 def test_table_names_tensors_and_hides_ones() -> None:
     rule = OpShardingRule.parse("1 (a b) -> a | a=3 b=4")
     specs = [ShardingSpec.parse("[_, x]", MESH), ShardingSpec.parse("[?]", MESH)]
-    assert Projection.of(rule, specs).table() == (
-        "           a=3  b=4\n"
-        "operand 0  x    _\n"
-        "result 0   ?    -"
-    )
+    assert Projection.of(rule, specs).table() == ("           a=3  b=4\noperand 0  x    _\nresult 0   ?    -")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import Said, meshes, rule_of, rules, said, specs
 
 from shardwright.propagate.engine import Propagated, propagate_sharding, run_hierarchical_propagation_pass
 from shardwright.propagate.factors import Strategy, aggressive, basic
@@ -13,6 +12,7 @@ from shardwright.propagate.project import Projection
 from shardwright.spec.axes import is_prefix
 from shardwright.spec.rule import OpShardingRule
 from shardwright.spec.sharding import DimSpec, ShardingSpec
+from strategies import Said, meshes, rule_of, rules, said, specs
 
 
 def spread(said: Said, strategy: Strategy = aggressive) -> Propagated:

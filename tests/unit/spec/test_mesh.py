@@ -78,9 +78,7 @@ def test_a_copy_from_another_process_finds_its_equal() -> None:
 
     from shardwright.spec.sharding import ShardingSpec
 
-    sent = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, env={"PYTHONHASHSEED": "17"}
-    )
+    sent = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, env={"PYTHONHASHSEED": "17"})
     mesh, spec = pickle.loads(sent.stdout)
     assert mesh in {DeviceMesh("x=2")}
     assert spec in {ShardingSpec(DeviceMesh("x=2"), ["x"])}

@@ -186,7 +186,10 @@ def test_bad_tensor(text: str) -> None:
         ("(a) -> a", "a -> a"),
         ("i k -> i, k", "i k -> i, k"),
         ("i k->i;k:max;P(max)->P(max)", "i k -> i ; k: max ; P(max) -> P(max)"),
-        ("i -> i ; P(any) -> P(any) ; i: whole form(core.scan)", "i -> i ; i: whole form(core.scan) ; P(any) -> P(any)"),
+        (
+            "i -> i ; P(any) -> P(any) ; i: whole form(core.scan)",
+            "i -> i ; i: whole form(core.scan) ; P(any) -> P(any)",
+        ),
     ],
 )
 def test_rule(text: str, printed: str) -> None:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from strategies import factor_shardings, meshes, patterns, placed, rules, shapes, specs
 
 from shardwright.spec.axes import is_prefix, merge_axes
 from shardwright.spec.factors import FactorSharding
@@ -21,6 +20,7 @@ from shardwright.spec.sharding import (
     needs_reshard,
     tensor_text,
 )
+from strategies import factor_shardings, meshes, patterns, placed, rules, shapes, specs
 
 # -- parse(print(x)) == x -------------------------------------------------------------------------------
 

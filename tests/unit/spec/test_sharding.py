@@ -230,7 +230,9 @@ def test_axes_in_use() -> None:
     assert [str(axis) for axis in made.used_axes] == ["tp:(1)2", "dp"]
 
 
-@pytest.mark.parametrize(("text", "expected"), [("[_, ?]", True), ("[] ~ dp", True), ("[dp]", False), ("[_] // dp", False)])
+@pytest.mark.parametrize(
+    ("text", "expected"), [("[_, ?]", True), ("[] ~ dp", True), ("[dp]", False), ("[_] // dp", False)]
+)
 def test_is_replicated(text: str, expected: bool) -> None:
     assert spec(text).is_replicated is expected
 
@@ -357,7 +359,9 @@ def test_nothing_said_is_replicated() -> None:
     assert needs_reshard(spec("[dp]"), None)
 
 
-@pytest.mark.parametrize(("source", "target"), [("[one]", "[_]"), ("[x+one]", "[one+x]"), ("[_] // one", "[_] // max(one)")])
+@pytest.mark.parametrize(
+    ("source", "target"), [("[one]", "[_]"), ("[x+one]", "[one+x]"), ("[_] // one", "[_] // max(one)")]
+)
 def test_an_axis_of_one_device_needs_no_reshard(source: str, target: str) -> None:
     assert not needs_reshard(spec(source, ONES), spec(target, ONES))
 

@@ -1,0 +1,13 @@
+"""Rewrite a graph with complete shardings into the SPMD `Program`, mechanically.
+
+| file | what it holds |
+|---|---|
+| `lowering` | `lower`: graph + complete shardings -> Program; the per-op pipeline by its four names |
+| `forms` | local forms: masked lookup, offsets for created values, triangles |
+
+To extend: a new local form is a function in `forms.FORMS`; an op uses it by ``factor: form(name)`` in its rule.
+"""
+
+from .lowering import infer_output_sharding, lower
+
+__all__ = ["infer_output_sharding", "lower"]

@@ -1,0 +1,189 @@
+"""From a graph with complete shardings to the `Program`: mechanical, nothing is decided here.
+
+For each node: bring the operands to the shardings it needs (each reshard once per copy, from the copy that is
+cheapest), run the op on local shards, and note what sharding that leaves.  The four steps go by the names of
+the per-op pipeline: `infer_output_sharding`, `reshard_inputs`, `get_shard_args`, `create_sharded_output`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..ir.graph import Attrs, Graph, Node, Operand, TensorType
+from ..ir.program import Instr, Local, Program, check_program
+from ..propagate.complete import Complete, Decision
+from ..spec.axes import Axes
+from ..spec.reshard import Step, reshard
+from ..spec.sharding import ShardingSpec
+from .forms import FORMS, FormContext
+
+LOCAL_STEPS = {"slice": "core.slice", "to_partial": "core.to_partial"}
+
+
+def lower(complete: Complete) -> Program:
+    """One SPMD program for all devices."""
+    lowering = Lowering(complete.graph, complete)
+    inputs = tuple(lowering.add_input(value, spec) for value, spec in zip(complete.graph.inputs, complete.inputs))
+    for decision in complete.decisions:
+        lowering.node(decision)
+    outputs = tuple(
+        lowering.copy_in(value, spec, f"output {i}")
+        for i, (value, spec) in enumerate(zip(complete.graph.outputs, complete.outputs))
+    )
+    graph = complete.graph
+    program = Program(
+        graph.name,
+        complete.mesh,
+        tuple(lowering.values),
+        tuple(lowering.instrs),
+        inputs,
+        outputs,
+        graph.updates,
+        complete.notes,
+    )
+    return check_program(program)
+
+
+def infer_output_sharding(decision: Decision) -> tuple[ShardingSpec, ...]:
+    """What local computation leaves: pending where a split factor is reduced."""
+    return decision.results
+
+
+@dataclass
+class Lowering:
+    """The Program being written, and which copies of each value exist."""
+
+    graph: Graph
+    complete: Complete
+    values: list[Local] = field(default_factory=list)
+    instrs: list[Instr] = field(default_factory=list)
+    copies: dict[int, dict[ShardingSpec, int]] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+
+    def node(self, decision: Decision) -> None:
+        node = self.graph.nodes[decision.node]
+        copies = self.reshard_inputs(node, decision)
+        operands = self.get_shard_args(node, copies)
+        made = self.run_locally(node, decision, operands)
+        self.create_sharded_output(node, decision, made)
+
+    # -- the four steps ---------------------------------------------------------------------------------
+
+    def reshard_inputs(self, node: Node, decision: Decision) -> list[int]:
+        """A copy of each operand in the sharding that the node needs."""
+        return [
+            self.copy_in(value, spec, f"operand {i} of node {decision.node} {node.op}")
+            for i, (value, spec) in enumerate(zip(node.inputs, decision.operands))
+        ]
+
+    def get_shard_args(self, node: Node, copies: Sequence[int]) -> tuple[Operand, ...]:
+        """The copies in the places of the operands, lists and absent ones included."""
+        rest = iter(copies)
+        return tuple(
+            tuple(next(rest) for _ in operand)
+            if isinstance(operand, tuple)
+            else None
+            if operand is None
+            else next(rest)
+            for operand in node.operands
+        )
+
+    def run_locally(self, node: Node, decision: Decision, operands: tuple[Operand, ...]) -> tuple[int, ...]:
+        specs = infer_output_sharding(decision)
+        forms = self.forms_of(decision)
+        if forms:
+            name, axes = forms[0]
+            context = FormContext(self, node, decision, operands, specs, axes)
+            return FORMS[name](context)
+        results = tuple(self.new_value(value, spec) for value, spec in zip(node.results, specs))
+        self.instrs.append(Instr(node.op, operands, results, node.attrs, node=decision.node, source=node.source))
+        return results
+
+    def create_sharded_output(self, node: Node, decision: Decision, made: Sequence[int]) -> None:
+        """Register what was made; where a sharding is pinned, go there at once."""
+        for value, spec, home, local in zip(node.results, decision.results, decision.homes, made):
+            self.copies[value] = {spec.closed(): local}
+            if not home.same_layout(spec):
+                self.copy_in(value, home.closed(), f"result of node {decision.node} {node.op}")
+                del self.copies[value][spec.closed()]
+
+    # -- parts ------------------------------------------------------------------------------------------
+
+    def forms_of(self, decision: Decision) -> list[tuple[str, Axes]]:
+        """Local forms that are called for: factors that have one and are split."""
+        if decision.rule is None:
+            return []
+        return [
+            (factor.form, axes)
+            for factor, axes in zip(decision.rule.factors, decision.axes)
+            if factor.form is not None and axes
+        ]
+
+    def add_input(self, value: int, spec: ShardingSpec) -> int:
+        local = self.new_value(value, spec)
+        self.copies[value] = {spec.closed(): local}
+        return local
+
+    def new_value(self, origin: int, spec: ShardingSpec) -> int:
+        value = self.graph.values[origin]
+        return self.new_local(value.type, spec, value.name, origin)
+
+    def new_local(self, type: TensorType, spec: ShardingSpec, name: str, origin: int | None = None) -> int:
+        base, suffix = name, 1
+        while name in self.names:
+            name, suffix = f"{base}_{suffix}", suffix + 1
+        self.names.add(name)
+        self.values.append(Local(len(self.values), type, spec.closed(), name, origin))
+        return len(self.values) - 1
+
+    def emit(
+        self, op: str, operands: tuple[Operand, ...], type: TensorType, spec: ShardingSpec, name: str,
+        attrs: Attrs = (), axes: Axes = (), node: int | None = None,
+    ) -> int:  # fmt: skip
+        """One local instruction of a form."""
+        made = self.new_local(type, spec, name)
+        source = self.graph.nodes[node].source if node is not None else None
+        self.instrs.append(Instr(op, operands, (made,), attrs, axes, node=node, source=source))
+        return made
+
+    def copy_in(self, value: int, spec: ShardingSpec, cause: str) -> int:
+        """A copy of a value in this sharding, made from the cheapest one there is."""
+        spec = spec.closed()
+        copies = self.copies[value]
+        if spec in copies:
+            return copies[spec]
+        type = self.graph.type(value)
+        ways = [reshard(copy, spec, type.shape, type.item_bytes) for copy in copies]
+        best = min(range(len(ways)), key=lambda i: sum(step.bytes for step in ways[i]))
+        local = list(copies.values())[best]
+        for step in ways[best]:
+            local = self.step(value, local, step, cause)
+        copies[spec] = local
+        return local
+
+    def step(self, value: int, local: int, step: Step, cause: str) -> int:
+        made = self.new_value(value, step.after)
+        attrs: dict[str, int | str] = {}
+        if step.dim is not None:
+            attrs["dim"] = step.dim
+        if step.to_dim is not None:
+            attrs["to_dim"] = step.to_dim
+        if step.reduction is not None:
+            attrs["reduction"] = step.reduction
+        producer = self.graph.values[value].producer
+        source = self.graph.nodes[producer[0]].source if producer is not None else None
+        self.instrs.append(
+            Instr(
+                LOCAL_STEPS.get(step.kind, step.kind),
+                (local,),
+                (made,),
+                tuple(sorted(attrs.items())),
+                step.axes,
+                step.bytes,
+                None,
+                cause,
+                source,
+            )
+        )
+        return made

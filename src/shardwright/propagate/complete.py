@@ -1,0 +1,188 @@
+"""Fix the sharding of every operand of every node, so that lowering has nothing left to decide.
+
+Nodes are taken in program order.  For each, the ways to split it (`choices`) are priced by the bytes they move:
+bringing each operand there from the cheapest copy at hand, and the result to where it is wanted.  A pending
+result stays pending until somebody needs it otherwise; then it is reduced where it is needed (a reduce_scatter
+if the reader is split along the same axis), once per copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..errors import PropagationError
+from ..ir.core import CONSTRAINT
+from ..ir.graph import Graph, Node
+from ..spec.axes import Axes
+from ..spec.mesh import DeviceMesh
+from ..spec.reshard import reshard_bytes
+from ..spec.rule import OpShardingRule
+from ..spec.sharding import ShardingSpec
+from .choices import Choice, choices, legal_spec
+from .engine import RuleOf
+
+Spec = ShardingSpec | None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How one node is carried out.
+
+    ``results`` is what local computation leaves; ``homes`` what is made of it at once (they differ only where
+    a sharding is pinned).  ``rule`` is None for an op that runs replicated for lack of one.
+    """
+
+    node: int
+    rule: OpShardingRule | None
+    axes: tuple[Axes, ...]
+    operands: tuple[ShardingSpec, ...]
+    results: tuple[ShardingSpec, ...]
+    homes: tuple[ShardingSpec, ...]
+
+    def __str__(self) -> str:
+        if self.rule is None:
+            return "replicated: no rule"
+        return self.rule.text_with({f: axes for f, axes in enumerate(self.axes) if axes})
+
+
+@dataclass(frozen=True)
+class Complete:
+    """All that lowering needs."""
+
+    graph: Graph
+    mesh: DeviceMesh
+    inputs: tuple[ShardingSpec, ...]
+    decisions: tuple[Decision, ...]
+    outputs: tuple[ShardingSpec, ...]
+    notes: tuple[str, ...] = ()
+    """What a user should know: ops without a rule, axes cut back."""
+
+
+def complete(
+    graph: Graph,
+    mesh: DeviceMesh,
+    specs: Sequence[Spec],
+    rule_of: RuleOf,
+    *,
+    pinned: Mapping[int, ShardingSpec] | None = None,
+    out_specs: Mapping[int, ShardingSpec] | None = None,
+) -> Complete:
+    """``specs`` are propagated shardings by value; ``pinned`` values keep theirs whatever it costs."""
+    return _Completer(graph, mesh, specs, rule_of, dict(pinned or {}), dict(out_specs or {})).run()
+
+
+@dataclass
+class _Completer:
+    graph: Graph
+    mesh: DeviceMesh
+    specs: Sequence[Spec]
+    rule_of: RuleOf
+    pinned: dict[int, ShardingSpec]
+    out_specs: dict[int, ShardingSpec]
+    copies: dict[int, list[ShardingSpec]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def run(self) -> Complete:
+        inputs = []
+        for value in self.graph.inputs:
+            spec = self.pinned.get(value) or self.wanted(value) or self.replicated(value)
+            inputs.append(spec.closed())
+            self.copies[value] = [inputs[-1]]
+        decisions = [self.decide(n, node) for n, node in enumerate(self.graph.nodes)]
+        outputs = [self.output(i, value) for i, value in enumerate(self.graph.outputs)]
+        return Complete(self.graph, self.mesh, tuple(inputs), tuple(decisions), tuple(outputs), tuple(self.notes))
+
+    # -- what is known of a value -----------------------------------------------------------------------
+
+    def replicated(self, value: int) -> ShardingSpec:
+        return ShardingSpec.replicate(self.mesh, self.graph.values[value].type.rank)
+
+    def wanted(self, value: int) -> Spec:
+        """The propagated sharding, if it is on this mesh, cut back to what is legal."""
+        spec = self.pinned.get(value) or self.specs[value]
+        if spec is None or spec.mesh != self.mesh:
+            return None
+        legal = legal_spec(spec, self.graph.values[value].shape)
+        if value not in self.pinned and any(a.axes != b.axes for a, b in zip(legal.dims, spec.dims)):
+            name = self.graph.values[value].name
+            self.notes.append(f"%{name}: {spec.closed()} does not divide, cut back to {legal}")
+        return legal
+
+    def price(self, value: int, spec: ShardingSpec) -> int:
+        """Bytes to get a copy of a value in this sharding."""
+        type = self.graph.type(value)
+        return min(reshard_bytes(copy, spec, type.shape, type.item_bytes) for copy in self.copies[value])
+
+    def keep(self, value: int, spec: ShardingSpec) -> None:
+        if spec not in self.copies[value]:
+            self.copies[value].append(spec)
+
+    # -- nodes ------------------------------------------------------------------------------------------
+
+    def decide(self, n: int, node: Node) -> Decision:
+        view = self.rule_of(self.graph, node)
+        if node.op == CONSTRAINT and node.results[0] in self.pinned:
+            decision = self.constrain(n, node)
+        elif view is None:
+            decision = self.run_replicated(n, node)
+        else:
+            choice = self.choose(node, view.rule)
+            homes = tuple(self.pinned.get(value, made) for value, made in zip(node.results, choice.results))
+            decision = Decision(n, view.rule, choice.axes, choice.operands, choice.results, homes)
+        for value, spec in zip(node.inputs, decision.operands):
+            self.keep(value, spec)
+        for value, spec in zip(node.results, decision.homes):
+            self.copies[value] = [spec]
+        return decision
+
+    def constrain(self, n: int, node: Node) -> Decision:
+        spec = self.pinned[node.results[0]].closed()
+        rule = OpShardingRule.identity(self.graph.values[node.results[0]].shape)
+        axes = tuple(dim.axes for dim in spec.dims)
+        return Decision(n, rule, axes, (spec,), (spec,), (spec,))
+
+    def run_replicated(self, n: int, node: Node) -> Decision:
+        self.notes.append(f"node {n}: {node.op} has no rule and runs replicated")
+        operands = tuple(self.replicated(value) for value in node.inputs)
+        results = tuple(self.replicated(value) for value in node.results)
+        homes = tuple(self.pinned.get(value, spec) for value, spec in zip(node.results, results))
+        return Decision(n, None, (), operands, results, homes)
+
+    def choose(self, node: Node, rule: OpShardingRule) -> Choice:
+        homes = [self.copies[value][0] for value in node.inputs]
+        wanted = [self.wanted(value) for value in node.results]
+        offered = choices(rule, self.mesh, homes, wanted)
+
+        def cost(choice: Choice) -> tuple[int, int]:
+            needs = dict.fromkeys(zip(node.inputs, choice.operands))
+            moved = sum(self.price(value, spec) for value, spec in needs)
+            for value, made, want in zip(node.results, choice.results, wanted):
+                type = self.graph.type(value)
+                target = want or ShardingSpec.make(self.mesh, made.dims)
+                moved += reshard_bytes(made, target, type.shape, type.item_bytes)
+            # As many bytes: split the work more ways.
+            return moved, -choice.ways(rule)
+
+        return min(offered, key=cost)
+
+    # -- ends -------------------------------------------------------------------------------------------
+
+    def output(self, i: int, value: int) -> ShardingSpec:
+        """As asked; else as it is, and never pending."""
+        said = self.out_specs.get(i)
+        if said is not None:
+            if said.mesh != self.mesh:
+                raise PropagationError(f"output {i} is wanted on another mesh", rows=[("mesh", str(said.mesh))])
+            spec = said.closed()
+        else:
+            home = self.copies[value][0]
+            wanted = self.wanted(value)
+            spec = home
+            if home.partial:
+                finished = [copy for copy in self.copies[value] if not copy.partial]
+                fallback = ShardingSpec.make(self.mesh, home.dims)
+                spec = finished[0] if finished else (wanted or fallback)
+                spec = ShardingSpec.make(self.mesh, spec.dims)
+        self.keep(value, spec)
+        return spec

@@ -1,0 +1,351 @@
+"""N devices in this process: a Program interpreted on lists of shards, one for each position of the mesh.
+
+A Program is compiled once: every instruction becomes a closure over what can be known beforehand (local shapes,
+groups, slices).  Running counts what is executed, from the arrays themselves: kind, axes and bytes of each
+collective, and the peak of live bytes of any device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import prod
+from typing import Any
+
+from ..ir.graph import TensorType
+from ..ir.program import Collective, Instr, Program
+from ..spec.axes import AxisRef, axes_text
+from ..spec.chunks import nested_chunk
+from ..spec.collective import collective_bytes
+from ..spec.mesh import DeviceMesh
+from ..spec.reshard import permute_sources
+from ..spec.sharding import ShardingSpec
+from .arrays import NumpyArrays
+from .engine import Arrays
+
+Prepare = Callable[[str, Mapping[str, Any], Sequence[TensorType]], Callable[[Sequence[Any]], tuple[Any, ...]]]
+Shards = list[Any]
+Work = Callable[[list[Shards]], Sequence[Shards]]
+
+
+@dataclass
+class Executed:
+    """What a run did."""
+
+    collectives: list[Collective] = field(default_factory=list)
+    peak_bytes: int = 0
+
+
+class VirtualEngine:
+    """Runs Programs on a virtual mesh; ``prepare`` comes from the frontend whose ops they hold."""
+
+    name = "virtual"
+
+    def __init__(self, mesh: DeviceMesh, prepare: Prepare, arrays: Arrays | None = None) -> None:
+        self.mesh = mesh
+        self.prepare = prepare
+        self.arrays: Arrays = arrays or NumpyArrays()
+
+    def supports_distributed(self) -> bool:
+        return True
+
+    # Collectives by name, on a list of one tensor per position.
+
+    def all_reduce_sum(self, tensor: Shards, group: Sequence[str] | None = None) -> Shards:
+        axes = self._axes(group)
+        return _over_groups(self.mesh, axes, lambda parts: [self.arrays.combine("sum", parts)] * len(parts), tensor)
+
+    def all_gather(self, tensor: Shards, group: Sequence[str] | None = None) -> Shards:
+        axes = self._axes(group)
+        return _over_groups(self.mesh, axes, lambda parts: [self.arrays.concatenate(parts, 0)] * len(parts), tensor)
+
+    def reduce_scatter(self, tensor: Shards, group: Sequence[str] | None = None) -> Shards:
+        def work(parts: Shards) -> Shards:
+            total = self.arrays.combine("sum", parts)
+            size = self.arrays.shape(total)[0]
+            cuts = [nested_chunk(size, [len(parts)], [i]) for i in range(len(parts))]
+            return [self.arrays.part(total, 0, start, stop) for start, stop in cuts]
+
+        return _over_groups(self.mesh, self._axes(group), work, tensor)
+
+    def _axes(self, group: Sequence[str] | None) -> list[AxisRef]:
+        return [self.mesh.axis(axis) for axis in (self.mesh.axis_names if group is None else group)]
+
+    def compile(self, program: Program) -> CompiledProgram:
+        return CompiledProgram(program, self)
+
+
+class CompiledProgram:
+    """A Program ready to run."""
+
+    def __init__(self, program: Program, engine: VirtualEngine) -> None:
+        self.program = program
+        self.engine = engine
+        compiler = _Compiler(program, engine)
+        self.steps = [compiler.instruction(instr) for instr in program.instrs]
+        self.reads = [instr.as_node().inputs for instr in program.instrs]
+        self.dead = _last_uses(program)
+
+    def __call__(self, inputs: Sequence[Shards]) -> list[Shards]:
+        return self.run(inputs)[0]
+
+    def run(self, inputs: Sequence[Shards]) -> tuple[list[Shards], Executed]:
+        """Shards of the inputs -> shards of the outputs, and what was done."""
+        program = self.program
+        env: list[Shards] = [[] for _ in program.values]
+        for value, shards in zip(program.inputs, inputs):
+            env[value] = list(shards)
+        meter = _Meter(self, env)
+        for n, instr in enumerate(program.instrs):
+            made = self.steps[n](env)
+            if instr.is_collective:
+                meter.collective(instr, env)
+            for value, shards in zip(instr.results, made):
+                env[value] = list(shards)
+            meter.after(n)
+            for value in self.dead[n]:
+                env[value] = []
+        return [env[value] for value in program.outputs], meter.executed
+
+
+def _last_uses(program: Program) -> list[list[int]]:
+    """For each instruction the values nobody reads after it; a view keeps what it shows alive."""
+    base = list(range(len(program.values)))
+    last: dict[int, int] = {}
+    for n, instr in enumerate(program.instrs):
+        inputs = instr.as_node().inputs
+        for result, operand in instr.views:
+            base[instr.results[result]] = base[inputs[operand]]
+        for value in (*inputs, *instr.results):
+            last[value] = n
+            last[base[value]] = n
+    kept = {v for value in program.outputs for v in (value, base[value])}
+    dead: list[list[int]] = [[] for _ in program.instrs]
+    for value, n in last.items():
+        if value not in kept:
+            dead[n].append(value)
+    return dead
+
+
+class _Meter:
+    """Counts bytes from the arrays that are there."""
+
+    def __init__(self, compiled: CompiledProgram, env: list[Shards]) -> None:
+        self.program = compiled.program
+        self.arrays = compiled.engine.arrays
+        self.dead = compiled.dead
+        self.env = env
+        self.executed = Executed()
+        self.views = {instr.results[result] for instr in self.program.instrs for result, _ in instr.views}
+        size = self.program.mesh.size
+        self.live = [0] * size
+        for value in self.program.inputs:
+            self._add(value, 1)
+        self._peak()
+
+    def _add(self, value: int, sign: int) -> None:
+        if value in self.views:
+            return
+        for position, shard in enumerate(self.env[value]):
+            self.live[position] += sign * prod(self.arrays.shape(shard)) * self.arrays.item_bytes(shard)
+
+    def _peak(self) -> None:
+        self.executed.peak_bytes = max(self.executed.peak_bytes, *self.live)
+
+    def after(self, n: int) -> None:
+        for value in self.program.instrs[n].results:
+            self._add(value, 1)
+        self._peak()
+        for value in self.dead[n]:
+            self._add(value, -1)
+
+    def collective(self, instr: Instr, env: list[Shards]) -> None:
+        """What a device sends, from what the devices hold."""
+        (value,) = instr.as_node().inputs
+        after = self.program.values[instr.results[0]]
+        ways = prod(axis.size for axis in instr.axes)
+        attrs = dict(instr.attrs)
+        cut = attrs.get("to_dim", attrs.get("dim")) if instr.op in ("all_to_all", "reduce_scatter") else None
+        padded = 1
+        shapes = [self.arrays.shape(shard) for shard in env[value]]
+        for d in range(after.type.rank):
+            largest = max(shape[d] for shape in shapes)
+            padded *= -(-largest // ways) * ways if d == cut else largest
+        sent = collective_bytes(instr.op, ways, padded * self.arrays.item_bytes(env[value][0]))
+        self.executed.collectives.append(Collective(instr.op, axes_text(instr.axes), sent))
+
+
+def _over_groups(
+    mesh: DeviceMesh, axes: Sequence[AxisRef], work: Callable[[Shards], Sequence[Any]], shards: Shards
+) -> Shards:
+    result = list(shards)
+    for group in mesh.groups(axes):
+        for position, part in zip(group, work([shards[p] for p in group])):
+            result[position] = part
+    return result
+
+
+class _Compiler:
+    """Turns instructions into closures."""
+
+    def __init__(self, program: Program, engine: VirtualEngine) -> None:
+        self.program = program
+        self.mesh = program.mesh
+        self.engine = engine
+        self.arrays = engine.arrays
+        self.makers: dict[str, Callable[[Instr], Work]] = {
+            "all_gather": self.all_gather,
+            "all_to_all": self.all_to_all,
+            "reduce_scatter": self.reduce_scatter,
+            "all_reduce": self.all_reduce,
+            "collective_permute": self.collective_permute,
+            "core.slice": self.slice,
+            "core.to_partial": self.to_partial,
+            "core.offset": self.offset,
+        }
+
+    def instruction(self, instr: Instr) -> Work:
+        return self.makers.get(instr.op, self.local)(instr)
+
+    # -- local ops --------------------------------------------------------------------------------------
+
+    def local(self, instr: Instr) -> Work:
+        """Devices whose results have the same local shapes share one prepared call."""
+        program, positions = self.program, range(self.mesh.size)
+        attrs = dict(instr.attrs)
+        ready: dict[tuple[tuple[int, ...], ...], Callable[[Sequence[Any]], tuple[Any, ...]]] = {}
+        calls = []
+        results = [program.values[value] for value in instr.results]
+        for position in positions:
+            shapes = tuple(local.local_shape(position) for local in results)
+            if shapes not in ready:
+                types = [TensorType(shape, local.type.dtype) for shape, local in zip(shapes, results)]
+                ready[shapes] = self.engine.prepare(instr.op, attrs, types)
+            calls.append(ready[shapes])
+        operands = instr.operands
+        if len(results) == 1 and all(isinstance(operand, int) for operand in operands):
+            plain = [operand for operand in operands if isinstance(operand, int)]
+            if len(plain) == 1:
+                (only,) = plain
+                return lambda env: [[call((x,))[0] for call, x in zip(calls, env[only])]]
+            if len(plain) == 2:
+                left, right = plain
+                return lambda env: [[call((a, b))[0] for call, a, b in zip(calls, env[left], env[right])]]
+
+        def work(env: list[Shards]) -> list[Shards]:
+            made = []
+            for position in positions:
+                arguments = [
+                    [env[v][position] for v in operand]
+                    if isinstance(operand, tuple)
+                    else None
+                    if operand is None
+                    else env[operand][position]
+                    for operand in operands
+                ]
+                made.append(calls[position](arguments))
+            return [[device[r] for device in made] for r in range(len(results))]
+
+        return work
+
+    # -- collectives ------------------------------------------------------------------------------------
+
+    def _read(self, instr: Instr) -> int:
+        return instr.as_node().inputs[0]
+
+    def _spec(self, value: int) -> ShardingSpec:
+        return self.program.values[value].spec
+
+    def _cut_order(self, instr: Instr, dim: int) -> list[AxisRef]:
+        """The axes of a collective in the order in which they cut the dim it undoes."""
+        order: list[AxisRef] = []
+        for axis in self._spec(self._read(instr)).dims[dim].axes:
+            moved = sorted((a for a in instr.axes if a.overlaps(axis)), key=lambda a: a.pre)
+            order += [axis] if any(a.contains(axis) for a in moved) else moved
+        return order
+
+    def _own(self, instr: Instr, dim: int) -> Callable[[Shards], Shards]:
+        """Each device keeps its part of a dim that the instruction's axes cut."""
+        sizes = [axis.size for axis in instr.axes]
+        where = [[self.mesh.index_along(p, axis) for axis in instr.axes] for p in self.mesh]
+        arrays = self.arrays
+
+        def keep(shards: Shards) -> Shards:
+            kept = []
+            for shard, index in zip(shards, where):
+                start, stop = nested_chunk(arrays.shape(shard)[dim], sizes, index)
+                kept.append(arrays.part(shard, dim, start, stop))
+            return kept
+
+        return keep
+
+    def _grouped(self, axes: Sequence[AxisRef], work: Callable[[Shards], Any], value: int) -> Callable[..., Shards]:
+        """One result for each group, shared by its members."""
+        groups = self.mesh.groups(axes)
+
+        def run(env: list[Shards]) -> Shards:
+            shards = env[value]
+            result = list(shards)
+            for group in groups:
+                made = work([shards[p] for p in group])
+                for position in group:
+                    result[position] = made
+            return result
+
+        return run
+
+    def all_gather(self, instr: Instr) -> Work:
+        dim = instr.attr("dim")
+        join = partial(_join, self.arrays, dim)
+        gather = self._grouped(self._cut_order(instr, dim), join, self._read(instr))
+        return lambda env: [gather(env)]
+
+    def all_to_all(self, instr: Instr) -> Work:
+        dim = instr.attr("dim")
+        join = partial(_join, self.arrays, dim)
+        gather = self._grouped(self._cut_order(instr, dim), join, self._read(instr))
+        keep = self._own(instr, instr.attr("to_dim"))
+        return lambda env: [keep(gather(env))]
+
+    def reduce_scatter(self, instr: Instr) -> Work:
+        kind = instr.attr("reduction")
+        combine = self._grouped(instr.axes, partial(self.arrays.combine, kind), self._read(instr))
+        keep = self._own(instr, instr.attr("dim"))
+        return lambda env: [keep(combine(env))]
+
+    def all_reduce(self, instr: Instr) -> Work:
+        kind = instr.attr("reduction")
+        combine = self._grouped(instr.axes, partial(self.arrays.combine, kind), self._read(instr))
+        return lambda env: [combine(env)]
+
+    def collective_permute(self, instr: Instr) -> Work:
+        value = self._read(instr)
+        sources = permute_sources(self._spec(value), self._spec(instr.results[0]))
+        return lambda env: [[env[value][source] for source in sources]]
+
+    def slice(self, instr: Instr) -> Work:
+        value = self._read(instr)
+        keep = self._own(instr, instr.attr("dim"))
+        return lambda env: [keep(env[value])]
+
+    def to_partial(self, instr: Instr) -> Work:
+        value, kind = self._read(instr), instr.attr("reduction")
+        if kind in ("max", "min", "avg"):
+            return lambda env: [env[value]]
+        first = [all(self.mesh.index_along(p, axis) == 0 for axis in instr.axes) for p in self.mesh]
+        neutral = self.arrays.neutral_like
+        return lambda env: [[x if keep else neutral(kind, x) for x, keep in zip(env[value], first)]]
+
+    def offset(self, instr: Instr) -> Work:
+        size = instr.attr("size")
+        sizes = [axis.size for axis in instr.axes]
+        starts = [
+            self.arrays.number(nested_chunk(size, sizes, [self.mesh.index_along(p, axis) for axis in instr.axes])[0])
+            for p in self.mesh
+        ]
+        return lambda env: [starts]
+
+
+def _join(arrays: Arrays, dim: int, parts: Shards) -> Any:
+    return arrays.concatenate(parts, dim)
