@@ -109,6 +109,19 @@ def choices(
     return list(found)
 
 
+def forced_choices(
+    rule: OpShardingRule, mesh: DeviceMesh, operands: Sequence[ShardingSpec], axes: Sequence[Axes]
+) -> list[Choice]:
+    """These axes, with pending operands let through where they can be, or reduced first."""
+    legal = legal_axes(rule, axes)
+    used = [axis for given in legal for axis in given]
+    return [
+        _choice(rule, mesh, legal, carried)
+        for carried in _carried(rule, operands)
+        if not any(axis.overlaps(other) for axis, _ in carried[0] for other in used)
+    ]
+
+
 Carried = tuple[Partial, tuple[Partial, ...], tuple[Partial, ...]]
 """Pending axes that are let through: all of them, then for each operand, then for each result."""
 

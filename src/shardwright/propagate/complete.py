@@ -19,7 +19,7 @@ from ..spec.mesh import DeviceMesh
 from ..spec.reshard import reshard_bytes
 from ..spec.rule import OpShardingRule
 from ..spec.sharding import ShardingSpec
-from .choices import Choice, choices, legal_spec
+from .choices import Choice, choices, forced_choices, legal_spec
 from .engine import RuleOf
 
 Spec = ShardingSpec | None
@@ -67,9 +67,15 @@ def complete(
     *,
     pinned: Mapping[int, ShardingSpec] | None = None,
     out_specs: Mapping[int, ShardingSpec] | None = None,
+    forced: Mapping[int, Sequence[Axes]] | None = None,
 ) -> Complete:
-    """``specs`` are propagated shardings by value; ``pinned`` values keep theirs whatever it costs."""
-    return _Completer(graph, mesh, specs, rule_of, dict(pinned or {}), dict(out_specs or {})).run()
+    """``specs`` are propagated shardings by value; ``pinned`` values keep theirs whatever it costs.
+
+    ``forced`` says for some nodes which axes their factors get, as a solver does; they are cut back to what is
+    legal, nothing else.
+    """
+    parts = (dict(pinned or {}), dict(out_specs or {}), dict(forced or {}))
+    return _Completer(graph, mesh, specs, rule_of, *parts).run()
 
 
 @dataclass
@@ -80,6 +86,7 @@ class _Completer:
     rule_of: RuleOf
     pinned: dict[int, ShardingSpec]
     out_specs: dict[int, ShardingSpec]
+    forced: dict[int, Sequence[Axes]]
     copies: dict[int, list[ShardingSpec]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -127,7 +134,7 @@ class _Completer:
         elif view is None:
             decision = self.run_replicated(n, node)
         else:
-            choice = self.choose(node, view.rule)
+            choice = self.choose(n, node, view.rule)
             homes = tuple(self.pinned.get(value, made) for value, made in zip(node.results, choice.results))
             decision = Decision(n, view.rule, choice.axes, choice.operands, choice.results, homes)
         for value, spec in zip(node.inputs, decision.operands):
@@ -149,10 +156,13 @@ class _Completer:
         homes = tuple(self.pinned.get(value, spec) for value, spec in zip(node.results, results))
         return Decision(n, None, (), operands, results, homes)
 
-    def choose(self, node: Node, rule: OpShardingRule) -> Choice:
+    def choose(self, n: int, node: Node, rule: OpShardingRule) -> Choice:
         homes = [self.copies[value][0] for value in node.inputs]
         wanted = [self.wanted(value) for value in node.results]
-        offered = choices(rule, self.mesh, homes, wanted)
+        if n in self.forced:
+            offered = forced_choices(rule, self.mesh, homes, self.forced[n])
+        else:
+            offered = choices(rule, self.mesh, homes, wanted)
 
         def cost(choice: Choice) -> tuple[int, int]:
             needs = dict.fromkeys(zip(node.inputs, choice.operands))

@@ -99,4 +99,4 @@ def join_groups(
 
 
 def _is_free(spec: ShardingSpec) -> bool:
-    return all(dim.open and not dim.axes for dim in spec.dims) and not spec.partial
+    return all(dim.open and not dim.axes for dim in spec.dims) and not spec.partial and not spec.replicated

@@ -11,7 +11,7 @@ specs), and a node is visited only if something about it changed since its last 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ..errors import PropagationError
 from ..ir.graph import Graph, Node
@@ -253,8 +253,10 @@ class _Engine:
             freed: set[object] = set()
             for d, dim in enumerate(original.dims):
                 if dim.priority == priority:
-                    dims[d] = replace(dim, priority=None)
-                    freed.update(dim.axes)
+                    # A group may have cut the dim while it was held back; that stays.
+                    axes = dims[d].axes or dim.axes
+                    dims[d] = DimSpec(axes, dim.open)
+                    freed.update(axes)
             kept = tuple(axis for axis in now.replicated if axis not in freed)
             table[i] = ShardingSpec.make(now.mesh, tuple(dims), now.partial, kept)
             if table is self.specs:
@@ -359,4 +361,6 @@ class _Engine:
                 for other in self.group_of.get(value, ()):
                     if other != value:
                         self.specs[other] = update.spec
+                        for dim, dim_spec in enumerate(update.spec.dims):
+                            self.provenance.add(other, dim, dim_spec.axes, Link(None, value, dim))
                         self.wake(other, None, [])

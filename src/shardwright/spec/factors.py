@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ..errors import SpecError
-from .axes import Axes, AxisRef, merge_axes
+from .axes import Axes, AxisRef, axes_size, merge_axes
 from .mesh import DeviceMesh
 from .rule import Mapped, OpShardingRule
 from .sharding import DimSpec, ShardingSpec, sort_partial
@@ -50,7 +51,22 @@ class FactorSharding:
                             rows=[("rule", str(rule))],
                         )
                 used.append((axis, factor.name))
-        return cls(rule, mesh, tuple(chosen))
+        split = cls(rule, mesh, tuple(chosen))
+        split._check_majors()
+        return split
+
+    def _check_majors(self) -> None:
+        """A minor factor of a dim can be split only under a fully split major one."""
+        for tensor in self.rule.tensors:
+            for dim in tensor:
+                for major, minor in pairwise(dim):
+                    if self.axes[minor] and axes_size(self.axes[major]) != self.rule.sizes[major]:
+                        names = self.rule.factors[minor].name, self.rule.factors[major].name
+                        raise SpecError(
+                            f"factor {names[0]!r} is split though {names[1]!r}, more major in its dim, is not all split",
+                            rows=[("rule", str(self.rule))],
+                            help=f"split {names[1]!r} {self.rule.sizes[major]} ways first",
+                        )
 
     @classmethod
     def parse(cls, text: str, mesh: DeviceMesh, rule: OpShardingRule) -> FactorSharding:

@@ -101,6 +101,22 @@ class P(tuple[Any, ...]):
     def __getnewargs__(self) -> tuple[Any, ...]:
         return tuple(self)  # a copy is made from the entries, not from one tuple of them
 
+    def __str__(self) -> str:
+        """The text form, which needs no mesh: ``[dp, tp+sp, _]``."""
+
+        def word(entry: Any) -> str:
+            if entry is None:
+                return "_"
+            return str(entry) if isinstance(entry, str | AxisRef | DimSpec) else "+".join(map(str, entry)) or "_"
+
+        text = "[" + ", ".join(map(word, self)) + "]"
+        pending = self.partial
+        if pending and not isinstance(pending, str):
+            pairs = pending.items() if isinstance(pending, Mapping) else pending
+            pending = ", ".join(p if isinstance(p, str) else f"{p[1]}({p[0]})" for p in pairs)
+        text += f" // {pending}" if pending else ""
+        return text + (f" ~ {', '.join(self.replicated)}" if self.replicated else "")
+
     def bind(self, mesh: DeviceMesh, rank: int | None = None) -> ShardingSpec:
         """On a mesh, for a tensor of this rank."""
         if rank is not None and len(self) > rank:

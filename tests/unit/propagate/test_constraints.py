@@ -157,11 +157,9 @@ def test_a_free_member_follows() -> None:
     assert members({"a": "[x]", "z": "[?]"}) == ("[x+?]", "[x+?]")
 
 
-@pytest.mark.xfail(reason="a member that keeps an axis replicated is taken for free")
 def test_a_member_that_keeps_an_axis_replicated() -> None:
     assert "x" not in members({"a": "[x]", "z": "[?] ~ x"})[1].split("~")[0]
 
 
-@pytest.mark.xfail(reason="the release of a priority undoes what the group gave to its member")
 def test_a_member_with_a_priority() -> None:
     assert members({"a": "[x]", "z": "[?!1]"}) == ("[x+?]", "[x+?]")

@@ -109,6 +109,7 @@ def test_conservatively_no_axis_is_cut() -> None:
         (["[x+?]", "[y+?]", None], ["[x+?]", "[y+?]", "-"]),
         (["[x+y]", "[x]", None], ["[x+y]", "[x]", "[x+y+?]"]),
         (["[y:(1)2+x]", "[y]", None], ["[y:(1)2+x]", "[y]", "[y:(1)2+?]"]),
+        (["[y]", "[y:(1)2+x]", None], ["[y]", "[y:(1)2+x]", "[y:(1)2+?]"]),
     ],
 )
 def test_the_common_start_spreads(strategy: Strategy, before: list[str | None], after: list[str]) -> None:

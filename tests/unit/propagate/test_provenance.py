@@ -71,7 +71,6 @@ def test_through_a_group() -> None:
     assert found.why("r", 0).startswith("x: from argument 0 (%x), through node 0 (matmul)")
 
 
-@pytest.mark.xfail(reason="a member of a group loses the reason when it is an output")
 def test_through_a_group_from_an_output() -> None:
     graph = Graph.parse("graph g(%a: f32[8], %b: f32[8]) { return %a }")
     said = {0: ShardingSpec.parse("[x]", MESH)}

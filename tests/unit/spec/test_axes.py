@@ -132,6 +132,12 @@ def test_prefix_without_overlap(one: str, others: str, kept: str | None) -> None
     assert prefix_without_overlap(axis(one), axes(others)) == (axis(kept) if kept else None)
 
 
+@pytest.mark.parametrize(("one", "other"), [("x:(2)6", "x:(3)4"), ("x:(1)4", "x:(3)4")])
+def test_no_prefix_where_the_parts_do_not_divide(one: str, other: str) -> None:
+    mesh = DeviceMesh("x=12")
+    assert prefix_without_overlap(mesh.axis(one), [mesh.axis(other)]) is None
+
+
 def test_size_and_text_of_a_list() -> None:
     assert (axes_size(axes("x:(1)2 y")), axes_text(axes("x:(1)2 y"))) == (8, "x:(1)2+y")
     assert (axes_size(()), axes_text(())) == (1, "")
