@@ -16,6 +16,8 @@ import pytest
 from shardwright.errors import ShardwrightError, near_misses
 from shardwright.ir.graph import Graph, GraphBuilder
 from shardwright.propagate.engine import run_hierarchical_propagation_pass
+from shardwright.rules import lookup, sharding_rule
+from shardwright.rules import rule as write_rule
 from shardwright.spec.collective import collective_bytes
 from shardwright.spec.factors import FactorSharding
 from shardwright.spec.interop import to_placements
@@ -224,6 +226,44 @@ def factors_share_an_axis() -> None:
 @case
 def factors_disagree_on_axes() -> None:
     FactorSharding.parse("m k/dp, k/tp n -> m n", MESH, MATMUL.bind([(8, 16), (16, 4)]))
+
+
+# -- the rule book --------------------------------------------------------------------------------------
+
+
+@case
+def op_unknown() -> None:
+    lookup("matmull")
+
+
+@case
+def op_unknown_far_off() -> None:
+    lookup("%%%")
+
+
+@case
+def op_written_twice() -> None:
+    write_rule("matmul", "m k, k n -> m n")
+
+
+@case
+def op_with_a_wrong_rule() -> None:
+    write_rule("mine", "m k, k j -> m n")
+
+
+@case
+def op_with_a_misspelt_argument() -> None:
+    write_rule("mine", "m k, k n -> m n", meening="contract")
+
+
+@case
+def op_on_shapes_that_do_not_fit() -> None:
+    sharding_rule("take_along_axis", [(4, 9), (5, 2)], [(4, 2)], {"axis": 1})
+
+
+@case
+def op_along_a_dim_that_is_not_there() -> None:
+    sharding_rule("concatenate", [(4, 2), (4, 3)], [(4, 5)], {"axis": 2})
 
 
 # -- graphs ---------------------------------------------------------------------------------------------

@@ -95,6 +95,10 @@ class ReshardError(ShardwrightError, ValueError):
     """No way from one sharding to another."""
 
 
+class VerifyError(ShardwrightError):
+    """A Program that is malformed, or does not compute what its Graph does."""
+
+
 def near_misses(word: str, known: Iterable[str]) -> str | None:
     """A help sentence naming what the user may have meant.
 

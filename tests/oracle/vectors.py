@@ -40,7 +40,9 @@ KNOWN = {"bool", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f16", "b
 
 def load(path: Path) -> list[dict[str, Any]]:
     data = json.loads(path.read_text())
-    return data["cases"] if isinstance(data, dict) else data
+    if isinstance(data, dict):  # programs that share one mesh
+        return [{"mesh": data["mesh"], **case} for case in data["cases"]]
+    return data
 
 
 def odd_tags(record: dict[str, Any]) -> list[str]:

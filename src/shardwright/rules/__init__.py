@@ -5,10 +5,15 @@ Each op has an `OpRecord`; its rule is one line of notation, or a small function
 | file | what it holds |
 |---|---|
 | `registry` | `rule`, `lookup`, `sharding_rule`; families by listing, third parties by entry point |
+| `dims` | how the text of a rule is put together dim by dim |
 | `pointwise` | elementwise ops, by what is known of the function (linear, rising, ...) |
 | `contract` | matmul, dot, dot_general, tensordot, einsum, outer |
 | `reduce` | sum, max, min, prod, any, all |
 | `view` | reshape (the factor walk), transpose, broadcasts, squeeze, expand_dims |
+| `index` | slice, flip, roll, pad, diagonal, concatenate; take, take_along_axis; update_slice, scatter |
+| `scan` | cumsum, cumprod, sort, argsort, top_k, argmax, argmin |
+| `create` | full, arange, constants; tril, triu |
+| `structured` | ops in StableHLO's form: windows, decompositions, general gather and scatter, collectives |
 | `extract` | `GraphExtractor`: a graph as JSON with every op's rule |
 
 To extend: a line in a family file, ``rule("my_op", "b k, k n -> b n")``; for rules that depend on attributes

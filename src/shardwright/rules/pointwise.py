@@ -59,9 +59,9 @@ TERNARY = {
 }  # fmt: skip
 
 
-def pointwise(name: str, arity: int, transfers: tuple[str, ...] = ()) -> None:
-    """Register a pointwise op with this many operands."""
-    text = ", ".join(["..."] * arity) + " -> ..."
+def pointwise(name: str, arity: int, transfers: tuple[str, ...] = (), results: int = 1) -> None:
+    """Register a pointwise op with this many operands and results."""
+    text = f"{', '.join(['...'] * arity)} -> {', '.join(['...'] * results)}"
     rule(name, " ; ".join([text, *transfers]), flow=Flow.POINTWISE, cost="pointwise", meaning="pointwise")
 
 
@@ -72,3 +72,5 @@ for _arity, _table in ((1, UNARY), (2, BINARY), (3, TERNARY)):
 pointwise("cast", 1)
 pointwise("copy", 1, ("P(any) -> P(any)",))
 pointwise("core.constraint", 1, ("P(any) -> P(any)",))
+for _name, _arity in (("modf", 1), ("frexp", 1), ("divmod", 2)):
+    pointwise(_name, _arity, results=2)

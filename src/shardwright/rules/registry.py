@@ -20,9 +20,12 @@ from ..spec.record import Call, Flow, OpRecord, RuleText
 from ..spec.rule import OpShardingRule, RulePattern, Transfer
 
 ENTRY_POINTS = "shardwright.rules"
-_NOT_FAMILIES = {"extract", "registry"}
+_NOT_FAMILIES = {"dims", "extract", "registry"}
 _log = logging.getLogger(__name__)
+_ARGUMENTS = ("flow", "cost", "meaning", "forms", "view", "alias", "random", "in_place", "doc", "replace")
 _records: dict[str, OpRecord] = {}
+_by_signature: dict[tuple[object, ...], OpShardingRule] = {}
+_have_families = False
 _loaded = False
 
 
@@ -60,7 +63,12 @@ def rule(
     Keyword sizes give factors that the shapes do not: ``rule("one_hot", "i -> i n", n=10)``.
     """
 
+    for key, size in sizes.items():
+        if not isinstance(size, int):
+            raise RuleError(f"rule() has no argument {key!r}", rows=[("op", name)], help=near_misses(key, _ARGUMENTS))
+
     def register(source: Any) -> Any:
+        _load_families()
         transfers: tuple[Transfer, ...] = ()
         if isinstance(source, str):
             try:
@@ -85,6 +93,7 @@ def rule(
             sizes=sizes,
             doc=doc,
         )
+        _by_signature.clear()
         return source
 
     return register if source is None else register(source)
@@ -97,15 +106,24 @@ def _declare(text: str, sizes: Mapping[str, int]) -> str:
     return " ; ".join([text, *(f"{name}: new" for name in fresh)])
 
 
-def _load() -> None:
-    global _loaded
-    if _loaded:
+def _load_families() -> None:
+    """Before anybody else writes, so that nobody takes the name of an op unawares."""
+    global _have_families
+    if _have_families:
         return
-    _loaded = True  # before the imports: families call back into this module
+    _have_families = True  # before the imports: families call back into this module
     package = importlib.import_module(__package__ or "shardwright.rules")
     for module in pkgutil.iter_modules(package.__path__):
         if module.name not in _NOT_FAMILIES:
             importlib.import_module(f"{package.__name__}.{module.name}")
+
+
+def _load() -> None:
+    global _loaded
+    if _loaded:
+        return
+    _loaded = True
+    _load_families()
     for point in entry_points(group=ENTRY_POINTS):
         try:
             found = point.load()
@@ -142,6 +160,7 @@ def records() -> Iterator[OpRecord]:
 def forget(op: str) -> None:
     """Take an op out of the book (for tests and notebooks)."""
     _records.pop(op, None)
+    _by_signature.clear()
 
 
 def sharding_rule(
@@ -162,15 +181,12 @@ def sharding_rule(
         raise error.add("op", op) from None
 
 
-_by_signature: dict[tuple[object, ...], OpShardingRule] = {}
-
-
 def node_rule(graph: Graph, node: Node) -> OpShardingRule:
     """The rule of a node; equal calls share one rule object."""
     operands = tuple(graph.values[value].type.shape for value in node.inputs)
     results = tuple(graph.values[value].type.shape for value in node.results)
     record = lookup(node.op)
-    key = (record.name, id(record), operands, results, node.attrs)
+    key = (node.op, operands, results, node.attrs)
     found = _by_signature.get(key)
     if found is None:
         try:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import gcd, lcm
 
 from ..errors import RuleError
 from ..spec.record import Call, Flow
 from ..spec.rule import Factor, OpShardingRule, Transfer, factor_name
 from ..spec.sharding import Shape
+from .dims import ANY, write
 from .registry import rule
 
 PASSES = (Transfer(("P(any)",), ("P(any)",)),)
-_PASS = " ; P(any) -> P(any)"
 
 
 @rule("transpose", flow=Flow.VIEW, cost="view", meaning="view", view=True)
@@ -23,29 +24,23 @@ def transpose(call: Call) -> str:
     if sorted(order) != list(range(rank)):
         raise RuleError(f"{list(order)} is no order of {rank} dims")
     names = [factor_name(d) for d in range(rank)]
-    return f"{' '.join(names) or '()'} -> {' '.join(names[d] for d in order) or '()'}" + _PASS
+    return write([names], [[names[d] for d in order]], transfers=[ANY])
 
 
 @rule("broadcast_in_dim", flow=Flow.BROADCAST, cost="view", meaning="view", view=True)
-def broadcast_in_dim(call: Call) -> OpShardingRule:
+def broadcast_in_dim(call: Call) -> str:
     """Operand dim i becomes result dim ``broadcast_dimensions[i]``; the others are new."""
     (shape,), (result,) = call.operands, call.results
     dims = call.attr("broadcast_dimensions")
     dims = tuple(range(len(result) - len(shape), len(result))) if dims is None else tuple(dims)
-    factors = [Factor(factor_name(d), size) for d, size in enumerate(result)]
-    mapped = []
-    for size, d in zip(shape, dims):
-        if size != result[d]:  # a 1 that is stretched: not the same factor
-            mapped.append((len(factors),))
-            factors.append(Factor(f"one{len(factors)}", 1, broadcast=True))
-        else:
-            mapped.append((d,))
-    target = tuple((d,) for d in range(len(result)))
-    return OpShardingRule(tuple(factors), (tuple(mapped),), (target,), ((),), PASSES)
+    names = [factor_name(d) for d in range(len(result))]
+    # A 1 that is stretched is not the same factor.
+    operand = [names[d] if size == result[d] else "1" for size, d in zip(shape, dims)]
+    return write([operand], [names], {name: "new" for name in names if name not in operand}, [ANY])
 
 
 @rule("broadcast_to", flow=Flow.BROADCAST, cost="view", meaning="view", view=True)
-def broadcast_to(call: Call) -> OpShardingRule:
+def broadcast_to(call: Call) -> str:
     """NumPy's: aligned at the right."""
     return broadcast_in_dim(Call(call.operands, call.results))
 
@@ -96,7 +91,7 @@ class _Walk:
                 self.part()
         order = _by_first_use(left.mapped, right.mapped)
         rename = {old: new for new, old in enumerate(order)}
-        factors = tuple(self.factors[old] for old in order)
+        factors = tuple(_read_back(self.factors[old], new) for new, old in enumerate(order))
         operand, target = (tuple(tuple(rename[f] for f in dim) for dim in side.mapped) for side in (left, right))
         return OpShardingRule(factors, (operand,), (target,), ((),), PASSES)
 
@@ -158,6 +153,11 @@ class _Side:
         if self.rest == 1:
             self.dim += 1
             self.rest = 1 if self.done else self.shape[self.dim]
+
+
+def _read_back(factor: Factor, place: int) -> Factor:
+    """A ``1`` has no name in the text of a rule; give it the one it gets when that is read."""
+    return replace(factor, name=f"one{place}") if factor.broadcast else factor
 
 
 def _by_first_use(*sides: list[list[int]]) -> list[int]:

@@ -1,0 +1,30 @@
+"""Bind it all for users.
+
+| file | what it holds |
+|---|---|
+| `compile` | the pipeline: constraints, solver, propagation, complete, lower |
+| `shard_map` | `shard_map` and `with_sharding_constraint` |
+| `sharded` | `ShardedArray`, and `randn`, `zeros`, `ones`, `asarray` that make them |
+| `random` | counter-based random numbers: a function of the global index |
+| `log` | the flat log of what sharded arrays do |
+"""
+
+from .compile import Lowered, Said, compile_graph
+from .log import log
+from .shard_map import ShardMapped, shard_map, with_sharding_constraint
+from .sharded import ShardedArray, asarray, ones, randn, zeros
+
+__all__ = [
+    "Lowered",
+    "Said",
+    "ShardMapped",
+    "ShardedArray",
+    "asarray",
+    "compile_graph",
+    "log",
+    "ones",
+    "randn",
+    "shard_map",
+    "with_sharding_constraint",
+    "zeros",
+]

@@ -1,0 +1,133 @@
+"""From a graph and what the user said of its shardings to a Program: the pipeline, bound together.
+
+constraints -> (solver) -> propagation -> complete -> lower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..errors import ShardwrightError
+from ..ir.core import CONSTRAINT
+from ..ir.graph import Graph
+from ..ir.program import Program
+from ..lower import lower
+from ..propagate import Propagated, apply_constraints, rule_of, run_hierarchical_propagation_pass
+from ..propagate.complete import Complete, complete
+from ..spec.mesh import DeviceMesh
+from ..spec.sharding import DimSpec, ShardingSpec
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Said:
+    """What the user said: by value of the graph, and by output.  All of it stays as it is."""
+
+    values: Mapping[int, ShardingSpec] = field(default_factory=dict)
+    outputs: Mapping[int, ShardingSpec] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """Every stage of the pipeline, to look at."""
+
+    graph: Graph
+    propagated: Propagated
+    complete: Complete
+    program: Program
+
+
+def read_constraints(graph: Graph, mesh: DeviceMesh) -> dict[int, ShardingSpec]:
+    """The shardings that ``with_sharding_constraint`` left in a program."""
+    found = {}
+    for n, node in enumerate(graph.nodes):
+        if node.op != CONSTRAINT:
+            continue
+        value = node.results[0]
+        try:
+            found[value] = ShardingSpec.of(node.attr("spec"), mesh, graph.values[value].type.rank)
+        except ShardwrightError as error:
+            where = f"constraint at {node.source}" if node.source else f"constraint, node {n}"
+            raise error.add("in", where) from None
+    return found
+
+
+def compile_graph(
+    graph: Graph, mesh: DeviceMesh, said: Said, *, auto: bool = False, debug: bool = False, say: Say = print
+) -> Lowered:
+    """Shardings for everything, then the Program.  ``auto`` asks the solver where the user said nothing."""
+    specs = {**said.values, **read_constraints(graph, mesh)}
+    graph, specs = apply_constraints(graph, specs)
+    constrained = {node.results[0] for node in graph.nodes if node.op == CONSTRAINT}
+    pinned = {
+        value: spec
+        for value, spec in specs.items()
+        if (value in said.values or value in constrained) and not any(dim.open for dim in spec.dims)
+    }
+    if auto:
+        specs = {**_solved(graph, mesh, specs, pinned, said, debug, say), **specs}
+    return finish(graph, mesh, specs, pinned, said)
+
+
+def finish(
+    graph: Graph,
+    mesh: DeviceMesh,
+    specs: Mapping[int, ShardingSpec],
+    pinned: Mapping[int, ShardingSpec],
+    said: Said,
+) -> Lowered:
+    """Propagate, complete, lower."""
+    found = run_hierarchical_propagation_pass(graph, specs, rule_of, out_specs=said.outputs)
+    closed = {i: spec for i, spec in said.outputs.items() if not any(dim.open for dim in spec.dims)}
+    fixed = complete(graph, mesh, found.specs, rule_of, pinned=pinned, out_specs=closed)
+    return Lowered(graph, found, fixed, lower(fixed))
+
+
+def _solved(
+    graph: Graph,
+    mesh: DeviceMesh,
+    specs: Mapping[int, ShardingSpec],
+    pinned: Mapping[int, ShardingSpec],
+    said: Said,
+    debug: bool,
+    say: Say,
+) -> dict[int, ShardingSpec]:
+    """The solver's shardings, left open: what the user said goes first."""
+    from ..cost import program_cost
+    from ..solve import SimpleSolver
+
+    solver = SimpleSolver(mesh, debug=debug, log=say)
+
+    def price(seeds: Mapping[int, ShardingSpec]) -> int:
+        chosen = {**_opened(seeds), **specs}
+        return program_cost(finish(graph, mesh, chosen, pinned, said).program, solver.hardware).total
+
+    solution = solver.solve(graph, mesh, dict(specs), price=price)
+    for n in range(len(graph.nodes)):
+        if n not in solution.nodes:
+            say(f"[shard_map] WARNING: No solution for node {n}")
+    return _opened(solution.specs)
+
+
+def _opened(specs: Mapping[int, ShardingSpec]) -> dict[int, ShardingSpec]:
+    return {
+        value: ShardingSpec.make(spec.mesh, tuple(DimSpec(dim.axes, True) for dim in spec.dims))
+        for value, spec in specs.items()
+    }
+
+
+def bind_specs(
+    specs: Sequence[object], shapes: Sequence[Sequence[int]], mesh: DeviceMesh, names: Sequence[str]
+) -> dict[int, ShardingSpec]:
+    """Read what was written for each tensor; None says nothing."""
+    found = {}
+    for i, (spec, shape, name) in enumerate(zip(specs, shapes, names)):
+        if spec is None:
+            continue
+        try:
+            found[i] = ShardingSpec.of(spec, mesh, len(shape))
+        except ShardwrightError as error:
+            raise error.add("for", f"{name}: {list(shape)}") from None
+    return found

@@ -1,0 +1,182 @@
+"""`shard_map`: an ordinary NumPy function, split over a mesh.
+
+The function is traced for the shapes it is called with, sharded, lowered and compiled, once for each signature;
+then it runs on the virtual mesh.  Arguments and results are plain NumPy arrays: scattering and assembling
+happens on the host and is no collective.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import SpecError
+from ..frontends.numpy import Traced, constrain, is_traced, prepare, trace
+from ..frontends.numpy.trees import Array, Tree, flatten, unflatten
+from ..ir.graph import Graph
+from ..ir.program import Program
+from ..run import CompiledProgram, Executed, VirtualEngine, assemble, scatter
+from ..spec.mesh import DeviceMesh
+from ..spec.sharding import P, ShardingSpec
+from .compile import Lowered, Said, bind_specs, compile_graph
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One signature, compiled."""
+
+    traced: Traced
+    lowered: Lowered
+    compiled: CompiledProgram
+
+
+class ShardMapped:
+    """What `shard_map` returns: call it, or look at what it became."""
+
+    def __init__(
+        self, fn: Callable[..., Any], mesh: Any, in_specs: Any, out_specs: Any, auto_sharding: bool, debug: bool
+    ) -> None:
+        self.fn = fn
+        self.mesh = DeviceMesh.of(mesh)
+        self.in_specs = in_specs
+        self.out_specs = out_specs
+        self.auto_sharding = auto_sharding
+        self.debug = debug
+        self.executed: Executed | None = None
+        """What the last call did: collectives, peak of live bytes."""
+        self._entries: dict[str, Entry] = {}
+        self.__name__ = getattr(fn, "__name__", "fn")
+        self.__doc__ = fn.__doc__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        entry = self.entry(*args, **kwargs)
+        leaves = [np.asarray(leaf) for _, leaf in flatten((args, kwargs))[0]]
+        program = entry.lowered.program
+        arrays = [*leaves, *entry.traced.consts]
+        shards = [scatter(array, spec) for array, spec in zip(arrays, entry.lowered.complete.inputs)]
+        outputs, self.executed = entry.compiled.run(shards)
+        whole = []
+        for value, parts in zip(program.outputs, outputs):
+            local = program.values[value]
+            whole.append(assemble(parts, local.spec, local.type.shape)[()])
+        return unflatten(entry.traced.out_tree, whole)
+
+    def entry(self, *args: Any, **kwargs: Any) -> Entry:
+        """Compile for these arguments, or find that it was done before."""
+        found, tree = flatten((args, kwargs))
+        key = repr((tree, [(np.shape(leaf), str(leaf.dtype)) for _, leaf in found]))
+        if key not in self._entries:
+            self._entries[key] = self._compile(tree, args, kwargs)
+        return self._entries[key]
+
+    def _compile(self, tree: Tree, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry:
+        traced = trace(self.fn, *args, **kwargs)
+        graph = traced.graph
+        if self.debug:
+            print(f"[shard_map] traced {graph.name}: {len(graph.nodes)} nodes")
+        given = spread(self._by_position(args, kwargs), tree, "in_specs")
+        given += [None] * (len(graph.inputs) - len(given))  # arrays that the function closes over
+        inputs = [graph.values[value] for value in graph.inputs]
+        read = bind_specs(given, [v.shape for v in inputs], self.mesh, [v.name for v in inputs])
+        asked = spread(self.out_specs, traced.out_tree, "out_specs")
+        outputs = [graph.values[value] for value in graph.outputs]
+        wanted = bind_specs(asked, [v.shape for v in outputs], self.mesh, [f"output {i}" for i in range(len(outputs))])
+        said = Said({graph.inputs[i]: spec for i, spec in read.items()}, wanted)
+        lowered = compile_graph(graph, self.mesh, said, auto=self.auto_sharding, debug=self.debug)
+        if self.debug:
+            print(lowered.program)
+        return Entry(traced, lowered, VirtualEngine(self.mesh, prepare).compile(lowered.program))
+
+    def _by_position(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """``in_specs`` as a pair that mirrors (args, kwargs)."""
+        specs = self.in_specs
+        if specs is None or is_spec(specs):
+            return (specs, specs)
+        if isinstance(specs, Mapping):
+            names = list(inspect.signature(self.fn).parameters)
+            known = {name for name in [*names[: len(args)], *kwargs]}
+            for name in specs:
+                if name not in known:
+                    raise SpecError(f"in_specs names {name!r}, which is not among the arguments")
+            return tuple(specs.get(name) for name in names[: len(args)]), {k: specs.get(k) for k in kwargs}
+        specs = tuple(specs)
+        if len(specs) != len(args):
+            raise SpecError(
+                f"{len(specs)} in_specs for {len(args)} positional arguments",
+                help="give one for each, or a dict by parameter name",
+            )
+        return specs, dict.fromkeys(kwargs)
+
+    # -- to look at -------------------------------------------------------------------------------------
+
+    def program(self, *args: Any, **kwargs: Any) -> Program:
+        return self.entry(*args, **kwargs).lowered.program
+
+    def graph(self, *args: Any, **kwargs: Any) -> Graph:
+        return self.entry(*args, **kwargs).lowered.graph
+
+
+def shard_map(
+    fn: Callable[..., Any],
+    mesh: Any,
+    in_specs: Any = None,
+    out_specs: Any = None,
+    auto_sharding: bool = False,
+    debug: bool = False,
+) -> ShardMapped:
+    """Split a NumPy function over a mesh.
+
+    ``in_specs`` mirrors the arguments (one spec may stand for a whole subtree; None leaves it to propagation),
+    ``out_specs`` the results.  An output without one keeps the sharding it has.  ``auto_sharding`` lets the
+    solver decide where nothing is said; ``debug`` prints how.
+
+    >>> import numpy as np
+    >>> f = shard_map(lambda x, w: x @ w, "dp=2, tp=2", in_specs=(P("dp", "tp"), P("tp", None)))
+    >>> x, w = np.ones((4, 8)), np.ones((8, 2))
+    >>> f(x, w).sum(), f.program(x, w).collectives
+    (64.0, [Collective(kind='all_reduce', axis='tp', bytes=32)])
+    """
+    return ShardMapped(fn, mesh, in_specs, out_specs, auto_sharding, debug)
+
+
+def with_sharding_constraint(x: Any, spec: Any) -> Any:
+    """Inside a traced function: from here on the value is sharded like this.  Elsewhere: the value itself."""
+    from .sharded import ShardedArray
+
+    if isinstance(x, ShardedArray):
+        return x.redistribute(spec)
+    return constrain(x, spec_text(spec)) if is_traced(x) else x
+
+
+def spec_text(spec: Any) -> str:
+    """A sharding as text, for a program that does not know its mesh yet."""
+    if isinstance(spec, str):
+        return spec
+    return str(spec if isinstance(spec, ShardingSpec | P) else P(*spec))
+
+
+def is_spec(item: Any) -> bool:
+    """Whether something says a sharding by itself, rather than being a container of such things."""
+    if isinstance(item, str | P | ShardingSpec) or type(item).__name__ in ("PartitionSpec", "NamedSharding"):
+        return True
+    return isinstance(item, list | tuple) and bool(item) and all(hasattr(entry, "is_shard") for entry in item)
+
+
+def spread(specs: Any, tree: Tree, what: str) -> list[Any]:
+    """One spec for each array of a tree; a spec in place of a container stands for all that is in it."""
+    if specs is None or is_spec(specs) or tree.kind is Array:
+        return [specs] * tree.leaves
+    if isinstance(specs, Mapping):
+        unknown = [key for key in specs if key not in tree.keys]
+        if unknown:
+            raise SpecError(f"{what} names {unknown[0]!r}, which is not there", rows=[("there is", str(tree.keys))])
+        inner = [specs.get(key) for key in tree.keys]
+    else:
+        inner = list(specs)
+        if len(inner) != len(tree.children):
+            raise SpecError(f"{what} has {len(inner)} entries where there are {len(tree.children)}")
+    return [spec for part, child in zip(inner, tree.children) for spec in spread(part, child, what)]

@@ -1,0 +1,126 @@
+"""What an op costs on one device, by its cost class.
+
+A *class* is all that costing knows of an op.  Arithmetic classes count operations, the others the bytes that go
+through memory; a view costs nothing.  Sizes are those of the largest shard, padding included, since all devices wait
+for the slowest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from ..errors import RuleError, near_misses
+from ..ir.graph import TensorType
+from ..spec.axes import Axes, AxisRef
+from ..spec.chunks import padded_size
+from ..spec.record import OpRecord
+from ..spec.rule import Mapped, OpShardingRule
+from ..spec.sharding import ShardingSpec
+from .hardware import PS, Hardware
+
+CLASSES = ("matmul", "conv", "pointwise", "reduce", "memory", "gather", "sort", "view")
+ARITHMETIC = ("matmul", "conv")
+"""Classes whose operations outnumber the bytes they touch: worth choosing a split for."""
+UNKNOWN = "memory"
+"""How an op without a record is costed."""
+
+
+def cost_class(about: OpRecord | str | None) -> str:
+    """The class of a record, checked."""
+    found = about.cost if isinstance(about, OpRecord) else about
+    if found is None:
+        return UNKNOWN
+    if found not in CLASSES:
+        error = RuleError(f"no cost class is called {found!r}", rows=[("known", ", ".join(CLASSES))])
+        error.help = near_misses(found, CLASSES)
+        raise error.add("op", about.name) if isinstance(about, OpRecord) else error
+    return found
+
+
+def compute_cost(
+    rule: OpShardingRule,
+    about: OpRecord | str | None,
+    axes: Sequence[Axes],
+    dtype: str | Sequence[str],
+    hardware: Hardware,
+) -> int:
+    """Picoseconds of one op with these axes given to its factors.
+
+    ``dtype`` is that of every tensor, or one for each operand and result.
+
+    >>> from shardwright import DeviceMesh
+    >>> from shardwright.cost import H100
+    >>> rule = OpShardingRule.parse("m k, k n -> m n | m=4096 k=4096 n=4096")
+    >>> tp, none = DeviceMesh("tp=8").axes, ()
+    >>> whole, split = (compute_cost(rule, "matmul", (a, none, none), "bf16", H100) for a in (none, tp))
+    >>> whole // 10**6, split // 10**6
+    (165, 32)
+    """
+    names = [dtype] * len(rule.tensors) if isinstance(dtype, str) else list(dtype)
+    local = local_sizes(rule, axes)
+    sizes = [
+        prod(local[f] for dim in mapped for f in dim) * TensorType((), name).item_bytes
+        for mapped, name in zip(rule.tensors, names)
+    ]
+    count = len(rule.operands)
+    kind = cost_class(about)
+    work = operations(rule, kind, local)
+    return op_time(kind, work, sizes[:count], sizes[count:], names[0] if names else "f32", hardware)
+
+
+def local_sizes(rule: OpShardingRule, axes: Sequence[Axes]) -> list[int]:
+    """The largest part of each factor that a device works on."""
+    return [padded_size(size, tuple(axis.size for axis in given)) for size, given in zip(rule.sizes, axes)]
+
+
+def operations(rule: OpShardingRule, kind: str, local: Sequence[int]) -> int:
+    """Multiplications and additions; 0 for classes that are costed by bytes."""
+    if kind == "matmul":
+        return 2 * prod(local)
+    if kind == "conv":
+        # A window slides, so the image's own dims are no loop of their own: each result takes what stands in the
+        # smaller operand beside the result's factors.
+        made = {f for mapped in rule.results for dim in mapped for f in dim}
+        inner = [prod(local[f] for f in _factors(mapped) if f not in made) for mapped in rule.operands if mapped]
+        return 2 * prod(local[f] for f in made) * min(inner, default=1)
+    return 0
+
+
+def _factors(mapped: Mapped) -> set[int]:
+    return {f for dim in mapped for f in dim}
+
+
+def op_time(
+    kind: str, work: int, operands: Sequence[int], results: Sequence[int], dtype: str, hardware: Hardware
+) -> int:
+    """Picoseconds from operations and bytes."""
+    if kind == "view":
+        return 0
+    made = sum(results)
+    # A lookup reads of a table no more than it writes.
+    read = sum(min(size, made) for size in operands) if kind == "gather" else sum(operands)
+    time = hardware.launch_ps
+    if work:
+        time += -(-work * hardware.flops_percent * PS // (100 * hardware.peak(dtype)))
+    return time + -(-(read + made) * hardware.bytes_percent * PS // (100 * hardware.bandwidth))
+
+
+def factor_axes(rule: OpShardingRule, specs: Sequence[ShardingSpec]) -> tuple[Axes, ...]:
+    """Which axes the factors got, read off the shardings of operands and results.
+
+    A dim of several factors is filled from its major one on, each taking whole axes while they divide it.
+    """
+    found: list[Axes] = [()] * len(rule.factors)
+    for mapped, spec in zip(rule.tensors, specs):
+        for dim, cut in zip(mapped, spec.dims):
+            rest = list(cut.axes)
+            for place, f in enumerate(dim):
+                taken: list[AxisRef] = []
+                size = rule.sizes[f]
+                while rest and (place == len(dim) - 1 or (size % rest[0].size == 0 and size > 1)):
+                    size //= rest[0].size
+                    taken.append(rest.pop(0))
+                if taken and not found[f]:
+                    found[f] = tuple(taken)
+    return tuple(found)

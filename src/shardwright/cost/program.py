@@ -1,0 +1,83 @@
+"""Cost and memory of a whole Program, read off its instructions.
+
+Each collective is counted once, where it stands; nothing is derived from shardings a second time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..ir.graph import Graph
+from ..ir.program import Instr, Program
+from ..rules.registry import find
+from ..spec.axes import axes_text
+from .comm import sent_cost
+from .compute import ARITHMETIC, cost_class, factor_axes, local_sizes, op_time, operations
+from .hardware import Hardware
+from .memory import Moment, peak_live
+
+
+class Priced(NamedTuple):
+    """A collective of `Program.collectives`, with its time."""
+
+    kind: str
+    axis: str
+    bytes: int
+    ps: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramCost:
+    """Picoseconds per device, one step after the other: no overlap."""
+
+    compute: int
+    communication: int
+    collectives: tuple[Priced, ...] = ()
+
+    @property
+    def total(self) -> int:
+        return self.compute + self.communication
+
+
+def program_cost(program: Program, hardware: Hardware, graph: Graph | None = None) -> ProgramCost:
+    """What the instructions of a Program cost.
+
+    With the ``graph`` it was lowered from, the instructions of a local form are costed like the op they carry out.
+    """
+    compute = 0
+    priced = []
+    for instr in program.instrs:
+        if instr.is_collective:
+            time = sent_cost(instr.op, instr.axes, instr.bytes, hardware)
+            priced.append(Priced(instr.op, axes_text(instr.axes), instr.bytes, time))
+        else:
+            compute += instr_cost(program, instr, hardware, graph)
+    return ProgramCost(compute, sum(item.ps for item in priced), tuple(priced))
+
+
+def instr_cost(program: Program, instr: Instr, hardware: Hardware, graph: Graph | None = None) -> int:
+    """Picoseconds of one local instruction."""
+    if instr.node is None:
+        return 0  # a local step of a reshard: a part of what is there is kept
+    record = find(instr.op)
+    about = record if record is not None or graph is None else find(graph.nodes[instr.node].op)
+    kind = cost_class(about)
+    inputs = instr.as_node().inputs
+    operands, results = ([program.values[value] for value in values] for values in (inputs, instr.results))
+    work = 0
+    if record is not None and kind in ARITHMETIC:
+        shapes = [local.type.shape for local in operands], [local.type.shape for local in results]
+        rule = record.bind(*shapes, dict(instr.attrs))
+        axes = factor_axes(rule, [local.spec for local in (*operands, *results)])
+        work = operations(rule, kind, local_sizes(rule, axes))
+    dtype = (operands or results)[0].type.dtype if operands or results else "f32"
+    read, made = ([local.padded_bytes for local in locals] for locals in (operands, results))
+    return op_time(kind, work, read, made, dtype, hardware)
+
+
+def program_memory(program: Program) -> int:
+    """The most bytes alive at once on any device."""
+    sizes = [local.padded_bytes for local in program.values]
+    moments = [Moment(instr.as_node().inputs, instr.results, instr.views) for instr in program.instrs]
+    return peak_live(sizes, program.inputs, moments, program.outputs)

@@ -1,0 +1,16 @@
+"""Where programs come from.
+
+A frontend turns an ordinary function of some framework into a `Graph`, and computes single ops of that graph on
+real arrays.  Both halves speak of ops by name and attributes, so what stands between them (rules, propagation,
+costs, lowering) never sees the framework.
+
+| part | what it holds |
+|---|---|
+| `errors` | `TraceError`: what cannot be captured, why, and what to write instead |
+| `numpy` | NumPy: `trace` runs a function on tracer arrays; `prepare` and `evaluate` compute ops |
+
+To extend: a package with ``trace(fn, *args, **kwargs)`` (returns a graph, and how arguments and results fold into
+its inputs and outputs) and ``prepare(op, attrs, results)`` (returns what computes the op on a list of operands).
+A frontend imports no other frontend and nothing of the rule book: the names of ops are the contract.
+Importing this package imports no framework.
+"""

@@ -1,0 +1,47 @@
+"""NumPy: capture ordinary NumPy functions, and compute ops with NumPy.
+
+The idea: the function runs once, on `Tracer`s that have shapes and dtypes and no numbers.  NumPy's own protocols hand
+each ufunc and function that meets a tracer to this package, which answers the shape and dtype that NumPy would (mostly
+by asking NumPy, on arrays without elements) and writes down an op.  What NumPy composes of simpler steps (``mean``,
+``var``, ``norm``, ``stack``) is composed here of the same steps, so that rules are needed for few ops.
+
+| file | what it holds |
+|---|---|
+| `trace` | `trace`, `Traced`, `constrain`: from a function to a graph and back to its arguments and results |
+| `tracer` | `Tracer`: attributes, operators, methods; what needs numbers is refused |
+| `recorder`, `source`, `aliasing` | the program while it is written; the user's lines; values that share memory |
+| `registry`, `emit` | which function is traced by what; how families write ops |
+| `ufuncs`, `contractions`, `reductions`, `shaping`, `joining`, `selecting`, `creating`, `indexing` | the families |
+| `evaluate`, `kernels`, `core_kernels` | `prepare`, `evaluate`, `run_graph`: computing ops |
+| `dtypes`, `trees` | names of element types, `ShapeDtype`; nested arguments |
+
+To extend: write ``@implements("name")`` over a function with NumPy's parameters in the family it belongs to, in terms
+of traced operations or of `emit.node`; a new op also needs a kernel in `kernels` and a rule in the rule book.
+"""
+
+from . import contractions, core_kernels, creating, indexing, joining, reductions, selecting, shaping, ufuncs
+from .dtypes import ShapeDtype, dtype_name, numpy_dtype
+from .evaluate import Prepared, evaluate, prepare, run_graph
+from .registry import supported
+from .selecting import erf
+from .trace import Traced, constrain, trace
+from .tracer import Tracer, is_traced
+
+_FAMILIES = (contractions, core_kernels, creating, indexing, joining, reductions, selecting, shaping, ufuncs)
+
+__all__ = [
+    "Prepared",
+    "ShapeDtype",
+    "Traced",
+    "Tracer",
+    "constrain",
+    "dtype_name",
+    "erf",
+    "evaluate",
+    "is_traced",
+    "numpy_dtype",
+    "prepare",
+    "run_graph",
+    "supported",
+    "trace",
+]

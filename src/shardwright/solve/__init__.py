@@ -1,0 +1,23 @@
+"""Choose: which axes each op's factors get, so that the whole program is fast and fits.
+
+`SimpleSolver` reads the extractor's JSON, seeds the ops that matter most with the strategy that costs least,
+lets propagation spread those seeds to everything else, and exports what every node is to do.  It is a heuristic:
+it says what its plan costs, not how far that is from the best.
+
+| file | what it holds |
+|---|---|
+| `problem` | `Problem`: graph, rules, given shardings and hardware in one place; memoised costs |
+| `strategies` | the ways to split one op, and their names (data parallel, model parallel) |
+| `walk` | a fast estimate of a plan: one pass forward through the graph; the beam that seeds |
+| `sketch` | the exact estimate of a completed plan: what lowering will write, priced without writing it |
+| `trial` | a plan tried out: seeds propagated, completed, priced |
+| `simple` | `SimpleSolver`, `Solution`, `solve`: the four phases and the local search |
+
+To extend: another solver is another file with ``solve(problem)``; it may use `Problem` and `sketch`, and its cost
+must equal that of the lowered Program.
+"""
+
+from .problem import PlanInfeasible, Problem
+from .simple import SimpleSolver, Solution, solve
+
+__all__ = ["PlanInfeasible", "Problem", "SimpleSolver", "Solution", "solve"]

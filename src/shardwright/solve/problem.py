@@ -1,0 +1,205 @@
+"""`Problem`: all that a solver needs to know, read from the extractor's JSON.
+
+Rules come from the JSON; what the rule book adds (cost class, flow) is looked up by op.  Costs of ops and reshards
+are remembered by what they depend on, so equal layers are priced once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from ..cost.comm import steps_cost
+from ..cost.compute import ARITHMETIC, cost_class, local_sizes, op_time, operations
+from ..cost.hardware import H100, Hardware
+from ..cost.memory import local_bytes
+from ..errors import ShardwrightError
+from ..ir.core import BARRIER
+from ..ir.graph import Graph, Node, TensorType
+from ..ir.json import graph_from_json, strict_loads
+from ..propagate.book import rule_of as rule_by_book
+from ..propagate.engine import OpView
+from ..rules.extract import GraphExtractor
+from ..rules.registry import find
+from ..spec.axes import Axes
+from ..spec.mesh import DeviceMesh
+from ..spec.record import Flow
+from ..spec.reshard import reshard
+from ..spec.rule import OpShardingRule
+from ..spec.sharding import ShardingSpec, wrong_mesh
+
+
+class PlanInfeasible(ShardwrightError, ValueError):
+    """No plan was found that keeps everything asked for."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A program, a mesh, what the user said, and the machine."""
+
+    graph: Graph
+    mesh: DeviceMesh
+    rules: tuple[OpShardingRule | None, ...]
+    """By node; None runs replicated."""
+    given: Mapping[int, ShardingSpec] = field(default_factory=dict)
+    """The user's word, by value."""
+    out_specs: Mapping[int, ShardingSpec] = field(default_factory=dict)
+    """The same, by output."""
+    hardware: Hardware = H100
+    warnings: tuple[str, ...] = ()
+    _times: dict[object, int] = field(default_factory=dict, repr=False, compare=False)
+    _moves: dict[object, int] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def parse(
+        cls,
+        program: Graph | Mapping[str, Any] | str,
+        mesh: Any,
+        given: Mapping[int | str, Any] | None = None,
+        out_specs: Mapping[int, Any] | None = None,
+        hardware: Hardware | None = None,
+    ) -> Problem:
+        """Phase 1: from a graph, or the JSON (text or object) that `GraphExtractor` makes of one."""
+        mesh = DeviceMesh.of(mesh)
+        warnings: tuple[str, ...] = ()
+        if isinstance(program, Graph):
+            extractor = GraphExtractor(program)
+            record: Any = extractor.extract()
+            graph, warnings = program, tuple(extractor.warnings)
+        else:
+            record = strict_loads(program) if isinstance(program, str) else program
+            graph = graph_from_json(record)
+        texts = [item.get("rule") for item in record["nodes"]]
+        known: dict[str, OpShardingRule] = {}
+        for text in texts:
+            if text is not None and text not in known:
+                known[text] = OpShardingRule.parse(text)
+        rules = tuple(None if text is None else known[text] for text in texts)
+        hardware = hardware or H100
+        hardware.check(mesh)
+        said = {_value(graph, key): spec for key, spec in (given or {}).items()}
+        return cls(
+            graph,
+            mesh,
+            rules,
+            {value: _spec(spec, mesh, graph.type(value), graph.values[value].name) for value, spec in said.items()},
+            {
+                i: _spec(spec, mesh, graph.type(graph.outputs[i]), f"output {i}")
+                for i, spec in (out_specs or {}).items()
+            },
+            hardware,
+            warnings,
+        )
+
+    # -- what is known of nodes -------------------------------------------------------------------------
+
+    def rule_of(self, graph: Graph, node: Node) -> OpView | None:
+        """For propagation: the rule that the JSON brought."""
+        if node.op == BARRIER:
+            return rule_by_book(graph, node)
+        if not node.results:
+            return None
+        maker = graph.node_of(node.results[0])
+        rule = self.rules[maker] if maker is not None else None
+        record = find(node.op)
+        return None if rule is None else OpView(rule, record.flow if record is not None else Flow.OTHER)
+
+    @cached_property
+    def classes(self) -> tuple[str, ...]:
+        """The cost class of every node."""
+        return tuple(cost_class(find(node.op)) for node in self.graph.nodes)
+
+    @cached_property
+    def types(self) -> tuple[tuple[TensorType, ...], ...]:
+        """Of every node: its operands, then its results."""
+        return tuple(tuple(self.graph.types((*node.inputs, *node.results))) for node in self.graph.nodes)
+
+    @cached_property
+    def strategic(self) -> tuple[int, ...]:
+        """The nodes worth a choice of their own: arithmetic ones; where a part of the program has none, its dearest.
+
+        Parts are joined by the values they share.
+        """
+        part = list(range(len(self.graph.values)))
+
+        def root(value: int) -> int:
+            while part[value] != value:
+                part[value] = part[part[value]]
+                value = part[value]
+            return value
+
+        for node in self.graph.nodes:
+            for value in (*node.inputs, *node.results):
+                part[root(value)] = root((*node.inputs, *node.results)[0])
+        parts: dict[int, list[int]] = {}
+        for n, node in enumerate(self.graph.nodes):
+            if node.results and self.rules[n] is not None:
+                parts.setdefault(root(node.results[0]), []).append(n)
+        found: list[int] = []
+        for nodes in parts.values():
+            chosen = [n for n in nodes if self.classes[n] in ARITHMETIC]
+            found += chosen or [max(nodes, key=lambda n: (self.whole_time(n), -n))]
+        return tuple(sorted(found))
+
+    # -- prices -----------------------------------------------------------------------------------------
+
+    def time(self, n: int, axes: Sequence[Axes], specs: Sequence[ShardingSpec]) -> int:
+        """Picoseconds of a node with these axes for its factors; ``specs`` are those of operands and results."""
+        rule, kind = self.rules[n], self.classes[n]
+        key = (rule, kind, self.types[n], tuple(specs), tuple(axes))
+        found = self._times.get(key)
+        if found is None:
+            types = self.types[n]
+            sizes = [local_bytes(spec, type) for spec, type in zip(specs, types)]
+            count = len(self.graph.nodes[n].inputs)
+            work = operations(rule, kind, local_sizes(rule, axes)) if rule is not None else 0
+            dtype = types[0].dtype if types else "f32"
+            found = self._times[key] = op_time(kind, work, sizes[:count], sizes[count:], dtype, self.hardware)
+        return found
+
+    def whole_time(self, n: int) -> int:
+        """Picoseconds of a node that is not split."""
+        rule = self.rules[n]
+        axes: tuple[Axes, ...] = ((),) * (len(rule.factors) if rule is not None else 0)
+        return self.time(n, axes, [ShardingSpec.replicate(self.mesh, type.rank) for type in self.types[n]])
+
+    def move(self, type: TensorType, source: ShardingSpec, target: ShardingSpec) -> int:
+        """Picoseconds from one sharding to another, by the steps that lowering will take."""
+        key = (type, source, target)
+        found = self._moves.get(key)
+        if found is None:
+            steps = reshard(source, target, type.shape, type.item_bytes)
+            found = self._moves[key] = steps_cost(steps, self.hardware)
+        return found
+
+    def held(self, value: int, spec: ShardingSpec) -> int:
+        """Bytes of a value on one device."""
+        key = (value, spec)
+        found = self._moves.get(key)
+        if found is None:
+            found = self._moves[key] = local_bytes(spec, self.graph.type(value))
+        return found
+
+    def replicated(self, value: int) -> ShardingSpec:
+        return ShardingSpec.replicate(self.mesh, self.graph.type(value).rank)
+
+
+def _value(graph: Graph, key: int | str) -> int:
+    found = graph.by_name.get(key) if isinstance(key, str) else key
+    if found is None or not 0 <= found < len(graph.values):
+        raise PlanInfeasible(f"a sharding is given for {key!r}, which is no value of {graph.name}")
+    return found
+
+
+def _spec(spec: Any, mesh: DeviceMesh, type: TensorType, name: str) -> ShardingSpec:
+    """Whatever says a sharding, on this mesh and of the right rank."""
+    try:
+        found = ShardingSpec.of(spec, mesh, type.rank)
+        if found.mesh != mesh:
+            wrong_mesh("a given sharding", found, mesh)
+        found.check_rank(type.shape)
+    except ShardwrightError as error:
+        raise error.add("value", name) from None
+    return found

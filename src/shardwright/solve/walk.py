@@ -1,0 +1,214 @@
+"""A fast estimate of a plan: one pass forward through the graph.
+
+Each value has *copies*, the shardings in which it exists; an op pays for its time and for every operand that has no
+copy where it needs one, from the cheapest copy there is.  A program input that nobody placed yet is placed, for free,
+where its first reader needs it.  Strategic nodes follow their strategy, the other nodes take what is cheapest for
+them.
+
+`Walker.beam` seeds: it walks with many states side by side, each strategic node trying every strategy from every
+state.  States that leave the same copies to the rest of the program differ only in cost, so the cheapest stands for
+all of them; of the others the cheapest few go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..propagate.choices import Choice, choices
+from ..spec.rule import OpShardingRule
+from ..spec.sharding import ShardingSpec
+from .problem import Problem
+from .strategies import Strategy
+
+WIDTH = 48
+"""States that a beam carries on."""
+
+Copies = tuple[ShardingSpec, ...]
+_Way = tuple[int, tuple[ShardingSpec, ...], tuple[ShardingSpec, ...]]
+"""Time, what the operands are needed in, what the results are left in."""
+
+
+@dataclass(slots=True)
+class State:
+    """How far a walk has come."""
+
+    copies: dict[int, Copies]
+    cost: int = 0
+    resident: int = 0
+    """Bytes of the program's inputs on one device."""
+    made: int = 0
+    """Bytes of everything else that was made."""
+    chosen: tuple[Strategy, ...] = ()
+
+    def fork(self) -> State:
+        return State(dict(self.copies), self.cost, self.resident, self.made, self.chosen)
+
+
+class Walker:
+    """Walks one problem many times; what the nodes that are no seeds do is remembered."""
+
+    def __init__(self, problem: Problem, offered: Mapping[int, tuple[Strategy, ...]]) -> None:
+        self.problem = problem
+        self.offered = offered
+        """Strategies by strategic node."""
+        self.ways: dict[object, _Way] = {}
+
+    def walk(self, plan: Mapping[int, Strategy]) -> State:
+        """The whole program under a plan."""
+        state = self.start()
+        for n in range(len(self.problem.graph.nodes)):
+            self.node(state, n, plan.get(n))
+        return self.end(state)
+
+    def key(self, plan: Mapping[int, Strategy]) -> tuple[int, int]:
+        """What a search makes small: bytes of inputs beyond what a device has, then picoseconds."""
+        state = self.walk(plan)
+        return max(0, state.resident - self.problem.hardware.memory), state.cost
+
+    def beam(self, weight: int = 0, width: int = WIDTH) -> dict[int, Strategy]:
+        """The best plan that a beam finds; ``weight`` prices memory, in picoseconds per KiB."""
+
+        def rank(state: State) -> tuple[int, int]:
+            over = max(0, state.resident - self.problem.hardware.memory)
+            return over, state.cost + (weight * (state.resident + state.made) >> 10)
+
+        states = [self.start()]
+        for n in range(len(self.problem.graph.nodes)):
+            if n not in self.offered:
+                for state in states:
+                    self.node(state, n, None)
+            else:
+                states = [self.branch(state, n, strategy) for state in states for strategy in self.offered[n]]
+            for state in states:
+                for value in self.dying[n]:
+                    state.copies.pop(value, None)
+            if n in self.offered:
+                # Sorting is stable and strategies with fewer axes come first: ties go to the plainer plan.
+                states.sort(key=rank)
+                alike: dict[object, State] = {}
+                for state in states:
+                    alike.setdefault(tuple(sorted(state.copies.items(), key=_by_value)), state)
+                    if len(alike) == width:
+                        break
+                states = list(alike.values())
+        best = min(map(self.end, states), key=rank)
+        return dict(zip(self.offered, best.chosen))
+
+    @cached_property
+    def dying(self) -> list[list[int]]:
+        """By node: the values that nobody reads after it."""
+        graph = self.problem.graph
+        found: list[list[int]] = [[] for _ in graph.nodes]
+        for value, uses in enumerate(graph.uses):
+            if uses and not graph.output_uses[value]:
+                found[uses[-1]].append(value)
+        return found
+
+    # -- values -----------------------------------------------------------------------------------------
+
+    def start(self) -> State:
+        state = State({})
+        for value in self.problem.graph.inputs:
+            if value in self.problem.given:
+                self.place(state, value, self.problem.given[value].closed())
+        return state
+
+    def end(self, state: State) -> State:
+        """Place what nobody read; outputs are as asked, and never pending."""
+        problem = self.problem
+        for value in problem.graph.inputs:
+            if value not in state.copies and not problem.graph.uses[value]:
+                self.place(state, value, problem.replicated(value))
+        for i, value in enumerate(problem.graph.outputs):
+            held, said = state.copies.get(value), problem.out_specs.get(i)
+            if said is not None:
+                self.need(state, value, said.closed())
+            elif held is not None and all(copy.partial for copy in held):
+                self.need(state, value, ShardingSpec.make(problem.mesh, held[0].dims))
+        return state
+
+    def place(self, state: State, value: int, spec: ShardingSpec) -> None:
+        """Where a free value lives, an input or what is made of undecided inputs alone; no cost."""
+        state.copies[value] = (spec,)
+        state.resident += self.problem.held(value, spec)
+
+    def price(self, state: State, value: int, spec: ShardingSpec) -> int:
+        held = state.copies.get(value)
+        if held is None or spec in held:
+            return 0
+        type = self.problem.graph.type(value)
+        return min([self.problem.move(type, copy, spec) for copy in held])
+
+    def need(self, state: State, value: int, spec: ShardingSpec) -> None:
+        held = state.copies.get(value)
+        if held is None:
+            self.place(state, value, spec)
+        elif spec not in held:
+            state.cost += self.price(state, value, spec)
+            state.copies[value] = (*held, spec)
+
+    # -- nodes ------------------------------------------------------------------------------------------
+
+    def branch(self, state: State, n: int, strategy: Strategy) -> State:
+        new = state.fork()
+        self.node(new, n, strategy)
+        new.chosen += (strategy,)
+        return new
+
+    def node(self, state: State, n: int, strategy: Strategy | None) -> None:
+        problem = self.problem
+        node, rule = problem.graph.nodes[n], problem.rules[n]
+        if strategy is not None:
+            self.take(state, n, strategy.time, strategy.operands, strategy.results)
+        elif rule is None:
+            operands = tuple(map(problem.replicated, node.inputs))
+            self.take(state, n, problem.whole_time(n), operands, tuple(map(problem.replicated, node.results)))
+        elif any(value in state.copies for value in node.inputs) or not node.inputs:
+            self.take(state, n, *self.cheapest(state, n, rule))
+        else:  # nothing is decided yet: whoever reads the results decides
+            for value in node.results:
+                if value in problem.given:
+                    state.copies[value] = (problem.given[value].closed(),)
+
+    def take(
+        self, state: State, n: int, time: int, operands: Sequence[ShardingSpec], results: Sequence[ShardingSpec]
+    ) -> None:
+        problem = self.problem
+        node = problem.graph.nodes[n]
+        for value, spec in zip(node.inputs, operands):
+            self.need(state, value, spec)
+        state.cost += time
+        for value, spec in zip(node.results, results):
+            home = spec
+            if value in problem.given:
+                home = problem.given[value].closed()
+                state.cost += problem.move(problem.graph.type(value), spec, home)
+            state.copies[value] = (home,)
+            state.made += problem.held(value, home)
+
+    def cheapest(self, state: State, n: int, rule: OpShardingRule) -> _Way:
+        """What a node that is no seed does, given where its operands are."""
+        problem = self.problem
+        node = problem.graph.nodes[n]
+        held = tuple([state.copies.get(value) for value in node.inputs])
+        key = (n, held)
+        found = self.ways.get(key)
+        if found is None:
+            homes = [problem.replicated(v) if copies is None else copies[0] for v, copies in zip(node.inputs, held)]
+            wanted = [problem.given.get(value) for value in node.results]
+
+            def cost(choice: Choice) -> tuple[int, int]:
+                time = problem.time(n, choice.axes, (*choice.operands, *choice.results))
+                needs = dict.fromkeys(zip(node.inputs, choice.operands))  # an operand used twice is moved once
+                return time + sum(self.price(state, value, spec) for value, spec in needs), -choice.ways(rule)
+
+            best = min(choices(rule, problem.mesh, homes, wanted), key=cost)
+            time = problem.time(n, best.axes, (*best.operands, *best.results))
+            found = self.ways[key] = time, best.operands, best.results
+        return found
+
+
+def _by_value(item: tuple[int, Copies]) -> int:
+    return item[0]

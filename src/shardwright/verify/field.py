@@ -1,0 +1,115 @@
+"""Ops over a prime field, in the form in which an engine takes them from a frontend.
+
+`prepare_field` stands in for a frontend's ``prepare`` and `FieldArrays` for the array operations behind collectives,
+so the virtual mesh runs a Program over the field as it would over NumPy.
+
+>>> field = Field(PRIMES[0])
+>>> add = prepare_field(0, PRIMES[0])("add", {}, [TensorType((), "f32")])
+>>> int(add([field.full((), -1), field.full((), 3)])[0].residue)
+2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, reduce
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from ..ir.graph import TensorType
+from ..rules.registry import find
+from . import contract, moving, pointwise
+from .modular import PRIMES, Field, FieldArray, Floats
+from .pointwise import Handler, Made, OpCall
+
+FAMILIES = (pointwise, contract, moving)
+HANDLERS: dict[str, Handler] = {op: handler for family in FAMILIES for op, handler in family.HANDLERS.items()}
+MEANINGS: dict[str, Handler] = {words: handler for family in FAMILIES for words, handler in family.MEANINGS.items()}
+
+Call = Callable[[Sequence[Any]], tuple[FieldArray, ...]]
+
+
+def opaque(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
+    """An op of which nothing is known: every element of the result depends on every element of every operand.
+
+    So it is right only where it is run on whole tensors.
+    """
+    state = field.word(*call.name())
+    for operand in operands:
+        for array in operand if isinstance(operand, list) else [operand]:
+            state = field.word(state, None if array is None else _digest(array))
+    made = []
+    for r, type in enumerate(call.results):
+        count = np.arange(type.elements, dtype=np.float64).reshape(type.shape)
+        made.append(field.from_hash(field.hash(field.word(state, r, type.shape), [count]), type.dtype == "bool"))
+    return tuple(made)
+
+
+def _digest(array: FieldArray) -> tuple[Any, ...]:
+    return array.shape, blake2b(array.residue.astype(np.int64).tobytes(), digest_size=16).digest()
+
+
+def handler_of(op: str) -> Handler | None:
+    """What computes an op: by its name, else by what its record says that it means; None if neither is known."""
+    found = HANDLERS.get(op)
+    if found is None:
+        record = find(op)
+        found = MEANINGS.get(record.meaning or "") if record is not None else None
+    return found
+
+
+def prepare_field(key: int, p: int) -> Callable[[str, Mapping[str, Any], Sequence[TensorType]], Call]:
+    """A ``prepare`` over the field of ``p`` elements; ``key`` chooses the hash functions, the same on every device."""
+    field = Field(p, key)
+
+    def prepare(op: str, attrs: Mapping[str, Any], results: Sequence[TensorType]) -> Call:
+        return partial(_run, field, handler_of(op) or opaque, OpCall(op, attrs, tuple(results)))
+
+    return prepare
+
+
+def _run(field: Field, handler: Handler, call: OpCall, operands: Sequence[Any]) -> tuple[FieldArray, ...]:
+    # Heights may overflow, and nothing may come of the heights of empty maxima.
+    with np.errstate(all="ignore"):
+        made = handler(field, call, operands)
+    return made if isinstance(made, tuple) else (made,)
+
+
+class FieldArrays:
+    """The array operations behind collectives, over a field."""
+
+    def __init__(self, field: Field) -> None:
+        self.field = field
+
+    def concatenate(self, parts: Sequence[FieldArray], dim: int) -> FieldArray:
+        return moving.join(parts, dim)
+
+    def combine(self, kind: str, parts: Sequence[FieldArray]) -> FieldArray:
+        field = self.field
+        with np.errstate(all="ignore"):
+            if kind == "avg":
+                total = reduce(field.add, parts)
+                return field.scale(total, float(pow(len(parts), -1, field.p)), 1.0 / len(parts))
+            ways = {"sum": field.add, "prod": field.multiply, "max": field.larger, "min": field.smaller}
+            return reduce(ways[kind], parts)
+
+    def part(self, array: FieldArray, dim: int, start: int, stop: int) -> FieldArray:
+        where = (slice(None),) * dim + (slice(start, stop),)
+        return array.map(lambda numbers: numbers[where])
+
+    def neutral_like(self, kind: str, array: FieldArray) -> FieldArray:
+        return self.field.full(array.shape, 1 if kind == "prod" else 0)
+
+    def number(self, value: int) -> FieldArray:
+        return self.field.counting(np.asarray(value, np.int64))
+
+    def shape(self, array: FieldArray) -> tuple[int, ...]:
+        return array.shape
+
+    def item_bytes(self, array: FieldArray) -> int:
+        return array.residue.itemsize
+
+
+__all__ = ["PRIMES", "Field", "FieldArray", "FieldArrays", "Floats", "handler_of", "opaque", "prepare_field"]

@@ -1,0 +1,221 @@
+"""Whether a Program computes what its Graph does: both are run over prime fields and compared exactly.
+
+Nothing is rounded, so there is no tolerance that a small mistake could hide in, and a Program that sums in another
+order than its Graph is still equal to it.  Two different programs agree on an element by chance about once in a
+million, and then the next round, with another prime and other functions, tells them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import ShardwrightError, VerifyError
+from ..ir.graph import Graph
+from ..ir.program import Local, Program
+from ..run.virtual import VirtualEngine
+from .field import FieldArrays, handler_of, prepare_field
+from .modular import PRIMES, Field, FieldArray
+from .structure import add_instruction
+
+Shards = list[FieldArray]
+
+
+def check_identity(graph: Graph, program: Program, *, seed: int = 0, rounds: int = 2) -> Program:
+    """Return the program, or say which output and element differ, and which instruction is the first to be wrong."""
+    _check_ends(graph, program)
+    for turn in range(rounds):
+        _Round(graph, program, seed, turn).check()
+    return program
+
+
+def _check_ends(graph: Graph, program: Program) -> None:
+    """The same inputs and outputs, of the same types."""
+    for what, ours, theirs in (
+        ("inputs", graph.inputs, program.inputs),
+        ("outputs", graph.outputs, program.outputs),
+    ):
+        if len(ours) != len(theirs):
+            raise VerifyError(f"the graph has {len(ours)} {what}, the program {len(theirs)}")
+        for i, (value, local) in enumerate(zip(ours, theirs)):
+            if graph.type(value) != program.values[local].type:
+                rows = [("graph", str(graph.type(value))), ("program", str(program.values[local].type))]
+                raise VerifyError(f"graph and program differ in the type of {what} {i}", rows=rows)
+    if sorted(graph.updates) != sorted(program.updates):
+        rows = [("graph", str(graph.updates)), ("program", str(program.updates))]
+        raise VerifyError("graph and program update different inputs", rows=rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Difference:
+    """An element of a value that is not what it should be."""
+
+    device: int
+    index: tuple[int, ...]
+    """In the whole tensor."""
+    is_: float
+    should: float
+
+    def __str__(self) -> str:
+        return f"[{', '.join(map(str, self.index))}] on device {self.device}: {self.is_:.0f}, not {self.should:.0f}"
+
+
+def _cannot(error: Exception) -> VerifyError:
+    facts = error.fact if isinstance(error, ShardwrightError) else f"{type(error).__name__}: {error}"
+    return VerifyError(f"cannot be run: {facts}")
+
+
+class _Round:
+    """One prime, one key, one set of random inputs."""
+
+    def __init__(self, graph: Graph, program: Program, seed: int, turn: int) -> None:
+        self.graph = graph
+        self.program = program
+        self.seed = (seed, turn)
+        key = seed * 1000003 + turn
+        self.field = Field(PRIMES[turn % len(PRIMES)], key)
+        self.arrays = FieldArrays(self.field)
+        self.prepare = prepare_field(key, self.field.p)
+        self.mesh = program.mesh
+
+    def check(self) -> None:
+        whole = self.evaluate()
+        env = self.run(whole)
+        for i, (value, local) in enumerate(zip(self.graph.outputs, self.program.outputs)):
+            found = self.difference(self.program.values[local], env[local], whole[value], combine=False)
+            if found is not None:
+                raise self.blame(i, found, env, whole)
+
+    # -- running both -----------------------------------------------------------------------------------
+
+    def evaluate(self) -> list[Any]:
+        """Every value of the graph, on one device."""
+        graph = self.graph
+        whole: list[Any] = [None] * len(graph.values)
+        for i, value in enumerate(graph.inputs):
+            generator = np.random.default_rng([*self.seed, i])
+            type = graph.type(value)
+            whole[value] = self.field.random(generator, type.shape, type.dtype == "bool")
+        for n, node in enumerate(graph.nodes):
+            operands = [
+                [whole[v] for v in operand]
+                if isinstance(operand, tuple)
+                else None
+                if operand is None
+                else whole[operand]
+                for operand in node.operands
+            ]
+            types = graph.types(node.results)
+            try:
+                made = self.prepare(node.op, dict(node.attrs), types)(operands)
+            except Exception as error:
+                raise VerifyError(
+                    f"node {n} of the graph cannot be computed: {error}", rows=[("op", node.op)]
+                ) from error
+            for value, type, array in zip(node.results, types, made, strict=True):
+                if array.shape != type.shape:
+                    rows = [("op", node.op), ("computed", str(list(array.shape))), ("said", str(type))]
+                    raise VerifyError(f"node {n} of the graph has a result of another shape than it says", rows=rows)
+                whole[value] = array
+        return whole
+
+    def run(self, whole: Sequence[Any]) -> list[Shards]:
+        """Every value of the program, on every device."""
+        program = self.program
+        env: list[Shards] = [[] for _ in program.values]
+        for value, local in zip(self.graph.inputs, program.inputs):
+            env[local] = self.scatter(whole[value], program.values[local])
+        try:
+            steps = VirtualEngine(self.mesh, self.prepare, self.arrays).compile(program).steps
+        except Exception as error:
+            raise _cannot(error) from error
+        for n, step in enumerate(steps):
+            try:
+                for value, shards in zip(program.instrs[n].results, step(env)):
+                    env[value] = list(shards)
+                    self.check_shapes(program.values[value], env[value])
+            except VerifyError as error:
+                raise add_instruction(error, program, n) from None
+            except Exception as error:
+                raise add_instruction(_cannot(error), program, n) from error
+        return env
+
+    def scatter(self, array: FieldArray, local: Local) -> Shards:
+        """The shards of an input; one that is pending lies on the first device of each group."""
+        spec = local.spec
+        shards = []
+        for position in self.mesh:
+            cut = spec.local_slices(array.shape, position)
+            shard = array.map(lambda part, cut=cut: part[cut])  # type: ignore[misc]
+            for axis, kind in spec.partial:
+                if kind in ("sum", "prod") and self.mesh.index_along(position, axis):
+                    shard = self.arrays.neutral_like(kind, shard)
+            shards.append(shard)
+        return shards
+
+    def check_shapes(self, local: Local, shards: Shards) -> None:
+        for position, shard in enumerate(shards):
+            shape = local.local_shape(position)
+            if shard.shape != shape:
+                rows = [("holds", str(list(shard.shape))), ("should", str(list(shape)))]
+                raise VerifyError(f"device {position} holds a shard of %{local.name} that has another shape", rows=rows)
+
+    # -- comparing --------------------------------------------------------------------------------------
+
+    def difference(self, local: Local, shards: Shards, whole: FieldArray, combine: bool = True) -> _Difference | None:
+        """Where a value first differs from the one that it is a copy of, on any device, replicas included."""
+        if combine:
+            shards = self.combined(local, shards)
+        for position, shard in enumerate(shards):
+            cut = local.spec.local_slices(whole.shape, position)
+            should = whole.residue[cut]
+            if np.array_equal(shard.residue, should):
+                continue
+            at = tuple(int(i) for i in np.argwhere(shard.residue != should)[0])
+            index = tuple(part.start + i for part, i in zip(cut, at))
+            return _Difference(position, index, float(shard.residue[at]), float(should[at]))
+        return None
+
+    def combined(self, local: Local, shards: Shards) -> Shards:
+        """What a pending value will be."""
+        for axis, kind in local.spec.partial:
+            made = list(shards)
+            for group in self.mesh.groups([axis]):
+                total = self.arrays.combine(kind, [shards[position] for position in group])
+                for position in group:
+                    made[position] = total
+            shards = made
+        return shards
+
+    def origin(self, n: int, result: int) -> int | None:
+        """The value of the graph that a result should equal: what it says, or what its node makes."""
+        instr = self.program.instrs[n]
+        local = self.program.values[instr.results[result]]
+        if local.origin is not None or instr.node is None:
+            return local.origin
+        made = self.graph.nodes[instr.node].results
+        same = len(made) == len(instr.results) and self.graph.type(made[result]) == local.type
+        return made[result] if same else None
+
+    def blame(self, output: int, found: _Difference, env: Sequence[Shards], whole: Sequence[Any]) -> VerifyError:
+        """Name the first instruction whose value is not what the graph says."""
+        name = self.graph.values[self.graph.outputs[output]].name
+        error = VerifyError(f"output {output} differs from %{name} of the graph")
+        error.add("element", f"{found} (modulo {self.field.p})")
+        for n, instr in enumerate(self.program.instrs):
+            for r, value in enumerate(instr.results):
+                origin, local = self.origin(n, r), self.program.values[value]
+                wrong = None if origin is None else self.difference(local, env[value], whole[origin])
+                if wrong is None:
+                    continue
+                add_instruction(error, self.program, n).add("wrong first", f"%{local.name}{wrong}")
+                if handler_of(instr.op) is None:
+                    error.help = (
+                        f"nothing is known of what {instr.op} computes, so it is right only on whole tensors; "
+                        "give its record a meaning"
+                    )
+                return error
+        return error.add("wrong first", "no instruction: another value is returned, or in another sharding")

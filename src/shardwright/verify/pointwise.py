@@ -1,0 +1,220 @@
+"""Pointwise ops and reductions over a field.
+
+Linear and bilinear ones are what they are, modulo p.  Any other function is a keyed hash of its operands: it keeps
+nothing but "equal in, equal out", so a program that takes it for linear is found out.  Functions known to rise keep
+the order of their operand.  What is rising stands here and is not taken from the rule book, whose word is on trial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from ..ir.graph import TensorType
+from .modular import Field, FieldArray, choose
+
+
+@dataclass(frozen=True, slots=True)
+class OpCall:
+    """One op as a device runs it: its results have local shapes."""
+
+    op: str
+    attrs: Mapping[str, Any]
+    results: Sequence[TensorType]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.results[0].shape
+
+    def name(self, result: int = 0) -> tuple[Any, ...]:
+        """What a hash that stands for this op is keyed with: never a shape, since those are local."""
+        return (self.op, tuple(sorted(self.attrs.items(), key=lambda item: item[0])), result)
+
+
+Made = FieldArray | tuple[FieldArray, ...]
+Handler = Callable[[Field, OpCall, Sequence[Any]], Made]
+
+RISING = (
+    "exp", "exp2", "expm1", "cbrt", "tanh", "sinh", "arcsinh", "arctan", "floor", "ceil", "trunc", "rint", "sign",
+    "erf", "sigmoid", "relu",
+)  # fmt: skip
+"""Rising everywhere.  A logarithm or a root is not: outside its domain it gives NaN, which a maximum keeps."""
+IDENTITY = ("copy", "positive", "core.constraint", "core.barrier")
+SCALING = ("conj", "real", "imag", "deg2rad", "rad2deg")
+"""Linear, and nothing else is asked of them: each multiplies by a number of its own."""
+
+
+def hashed(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
+    """Each result is a hash of the operands, element by element."""
+    residues = [operand.residue for operand in operands if operand is not None]
+    made = []
+    for r, type in enumerate(call.results):
+        state = field.hash(field.word(*call.name(r)), residues)
+        made.append(field.from_hash(state, type.dtype == "bool"))
+    return tuple(made)
+
+
+def monotone(sign: int) -> Handler:
+    """A hash whose order is that of its operand, or the reverse."""
+
+    def handler(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
+        (x,) = operands
+        state = field.hash(field.word(*call.name()), [x.residue])
+        # Heights grow with depth; this keeps them in bounds.  Each function has its own slope, so that
+        # the results of two of them are not level.
+        slope = sign * (1.0 + field.word("slope", call.op) * 2.0**-64)
+        return FieldArray(field.from_hash(state).residue, np.arcsinh(x.height) * slope)
+
+    return handler
+
+
+def identity(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
+    return operands[0]  # type: ignore[no-any-return]
+
+
+def scaling(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
+    return field.scale(operands[0], float(1 + field.word(*call.name()) % (field.p - 1)))
+
+
+def negative(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
+    return field.scale(operands[0], float(field.p - 1), -1.0)
+
+
+def cast(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
+    """A number stays what it is in every type but bool."""
+    return field.bits(operands[0].truth) if call.results[0].dtype == "bool" else operands[0]
+
+
+def divide(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
+    return field.multiply(operands[0], field.reciprocal(operands[1]))
+
+
+def clip(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
+    x, low, high = operands
+    x = x if low is None else field.larger(x, low)
+    return x if high is None else field.smaller(x, high)
+
+
+def where(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
+    condition, left, right = operands
+    return choose(condition.truth, left, right)
+
+
+Compare = Callable[[Any, Any], Any]
+
+
+def comparison(compare: Compare) -> Handler:
+    """Equal is what has equal residues; the rest goes by height."""
+
+    def handler(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
+        left, right = operands
+        same = left.residue == right.residue
+        return field.bits(compare(np.where(same, 0.0, left.height), np.where(same, 0.0, right.height)))
+
+    return handler
+
+
+def logical(combine: Callable[..., Any]) -> Handler:
+    return lambda field, call, operands: field.bits(combine(*(operand.truth for operand in operands)))
+
+
+# -- reductions -----------------------------------------------------------------------------------------
+
+
+def axes_of(call: OpCall, rank: int) -> tuple[int, ...]:
+    """The dims that attribute ``axis`` names, all if it is None."""
+    axis = call.attrs.get("axis")
+    named = range(rank) if axis is None else (axis,) if isinstance(axis, int) else axis
+    return tuple(sorted({a % rank for a in named}))
+
+
+def keep_dims(array: FieldArray, call: OpCall, axes: tuple[int, ...]) -> FieldArray:
+    """Put back dims of size 1 where they are kept."""
+    return array.map(lambda part: np.expand_dims(part, axes)) if call.attrs.get("keepdims") else array
+
+
+def reduction(reduce: Callable[[Field, FieldArray, tuple[int, ...]], FieldArray], truth: bool = False) -> Handler:
+    def handler(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
+        (x,) = operands
+        axes = axes_of(call, len(x.shape))
+        return keep_dims(reduce(field, field.bits(x.truth) if truth else x, axes), call, axes)
+
+    return handler
+
+
+def flattened(array: FieldArray, axes: tuple[int, ...]) -> FieldArray:
+    """The dims that go, as one last dim."""
+    kept = [d for d in range(len(array.shape)) if d not in axes]
+    count = int(np.prod([array.shape[d] for d in axes], dtype=np.int64))
+    shape = (*(array.shape[d] for d in kept), count)
+    return array.map(lambda part: part.transpose([*kept, *axes]).reshape(shape))
+
+
+def total_product(field: Field, array: FieldArray, axes: tuple[int, ...]) -> FieldArray:
+    return field.prod(flattened(array, axes), -1)
+
+
+def extreme(sign: int, empty: float) -> Callable[[Field, FieldArray, tuple[int, ...]], FieldArray]:
+    """The highest (sign 1) or lowest (-1); of nothing at all, something that every number beats."""
+
+    def reduce(field: Field, array: FieldArray, axes: tuple[int, ...]) -> FieldArray:
+        rows = flattened(array, axes)
+        if not rows.shape[-1]:
+            shape = rows.shape[:-1]
+            return FieldArray(np.full(shape, empty), np.full(shape, -sign * inf))
+        at = np.argmax(sign * rows.height, axis=-1)[..., None]
+        return rows.map(lambda part: np.take_along_axis(part, at, -1)[..., 0])
+
+    return reduce
+
+
+highest, lowest = extreme(1, 0.0), extreme(-1, 1.0)
+
+HANDLERS: dict[str, Handler] = {
+    **dict.fromkeys(RISING, monotone(1)),
+    **dict.fromkeys(IDENTITY, identity),
+    **dict.fromkeys(SCALING, scaling),
+    "negative": negative,
+    "cast": cast,
+    "add": lambda field, call, operands: field.add(*operands),
+    "subtract": lambda field, call, operands: field.subtract(*operands),
+    "multiply": lambda field, call, operands: field.multiply(*operands),
+    "divide": divide,
+    "reciprocal": lambda field, call, operands: field.reciprocal(*operands),
+    **dict.fromkeys(("maximum", "fmax"), lambda field, call, operands: field.larger(*operands)),
+    **dict.fromkeys(("minimum", "fmin"), lambda field, call, operands: field.smaller(*operands)),
+    "clip": clip,
+    "where": where,
+    "equal": comparison(np.equal),
+    "not_equal": comparison(np.not_equal),
+    "less": comparison(np.less),
+    "less_equal": comparison(np.less_equal),
+    "greater": comparison(np.greater),
+    "greater_equal": comparison(np.greater_equal),
+    "logical_and": logical(np.logical_and),
+    "logical_or": logical(np.logical_or),
+    "logical_xor": logical(np.logical_xor),
+    "logical_not": logical(np.logical_not),
+    "reduce_sum": reduction(Field.sum),
+    "reduce_prod": reduction(total_product),
+    "reduce_max": reduction(highest),
+    "reduce_min": reduction(lowest),
+    "reduce_any": reduction(highest, truth=True),
+    "reduce_all": reduction(lowest, truth=True),
+}
+
+MEANINGS: dict[str, Handler] = {
+    "pointwise": hashed,
+    "pointwise rising": monotone(1),
+    "pointwise falling": monotone(-1),
+    "pointwise linear": scaling,
+    "reduce sum": HANDLERS["reduce_sum"],
+    "reduce prod": HANDLERS["reduce_prod"],
+    "reduce max": HANDLERS["reduce_max"],
+    "reduce min": HANDLERS["reduce_min"],
+}
+"""What a record may say of an op that has no line above."""
