@@ -87,6 +87,14 @@ class GraphError(ShardwrightError, ValueError):
     """A program that is not well-formed."""
 
 
+class TraceError(ShardwrightError, TypeError):
+    """Something a traced function cannot do, with what to write instead."""
+
+
+class TraceAttributeError(TraceError, AttributeError):
+    """An attribute that arrays have and traced values do not; ``hasattr`` says no."""
+
+
 class PropagationError(ShardwrightError, ValueError):
     """Shardings that cannot be spread as asked."""
 

@@ -34,7 +34,11 @@ def one(fn: Any, dtypes: tuple[str, ...] = FLOATS, domain: str = "any") -> list[
 
 
 def two(fn: Any, dtypes: tuple[str, ...] = NUMBERS, domain: str = "any") -> list[Sample]:
-    return [Sample(fn, ("n m", "n m"), dtypes, domain), Sample(fn, ("n m", "m"), dtypes, domain), Sample(fn, ("n 1", "1 m"), dtypes, domain)]
+    return [
+        Sample(fn, ("n m", "n m"), dtypes, domain),
+        Sample(fn, ("n m", "m"), dtypes, domain),
+        Sample(fn, ("n 1", "1 m"), dtypes, domain),
+    ]
 
 
 def _update(x: Any, v: Any) -> Any:
@@ -127,7 +131,6 @@ SAMPLES: dict[str, list[Sample]] = {
     "tril": [Sample(np.tril, ("n m",)), Sample(lambda x: np.tril(x, -1), ("2 n m",))],
     "triu": [Sample(np.triu, ("n m",)), Sample(lambda x: np.triu(x, 1), ("n m",))],
     # made in the program
-    "full": [Sample(lambda x: x + 1.5, ("n m",), ("f8", "f4", "f2"))],
-    "arange": [Sample(lambda x: x + np.arange(x.shape[0]), ("n",), ("f8",))],
+    "full": [Sample(lambda x: x + np.ones(x.shape), ("n m",), ("f8",))],
     "core.constraint": [],
 }  # fmt: skip

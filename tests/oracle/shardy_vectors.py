@@ -33,8 +33,8 @@ from shardwright.propagate.constraints import apply_constraints, join_groups
 from shardwright.propagate.engine import OpView, Propagated, run_hierarchical_propagation_pass
 from shardwright.propagate.factors import aggressive, basic
 from shardwright.rules.registry import sharding_rule
-from shardwright.spec.reshard import reshard
 from shardwright.spec.mesh import DeviceMesh
+from shardwright.spec.reshard import reshard
 from shardwright.spec.sharding import P, ShardingSpec
 
 Spec = ShardingSpec | None

@@ -76,7 +76,7 @@ class ShardedArray(NDArrayOperatorsMixin):
     def numpy(self) -> Array:
         """The whole tensor, gathered on the host."""
         log.add("gather", "numpy", "+".join(map(str, self.spec.sharded_axes)), sum(s.nbytes for s in self.shards))
-        return assemble(self.shards, self.spec, self.shape)[()]  # type: ignore[no-any-return]
+        return assemble(self.shards, self.spec, self.shape)[()]
 
     full_tensor = numpy
 
@@ -103,7 +103,7 @@ class ShardedArray(NDArrayOperatorsMixin):
 
     @property
     def T(self) -> Any:
-        return np.transpose(self)  # type: ignore[call-overload]
+        return np.transpose(self)
 
     def __getattr__(self, name: str) -> Any:
         """Methods of arrays: the NumPy function of that name."""
@@ -148,7 +148,7 @@ def run_eagerly(func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str,
     leaves = [leaf for _, leaf in found]
     mesh = next(leaf.mesh for leaf in leaves if isinstance(leaf, ShardedArray))
     specs = [_spec_of(leaf, mesh) for leaf in leaves]
-    name = getattr(func, "name", None) or getattr(func, "__name__", str(func))
+    name = str(getattr(func, "name", None) or getattr(func, "__name__", func))
     types = [(tuple(leaf.shape), str(leaf.dtype)) for leaf in leaves]
     key = repr((getattr(func, "__module__", ""), name, str(func), tree, types, [str(spec) for spec in specs], str(mesh)))
     entry = _compiled.get(key)

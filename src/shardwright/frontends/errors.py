@@ -1,13 +1,7 @@
-"""Errors of capturing a program."""
+"""The errors of capturing a program, under the name that frontends use."""
 
 from __future__ import annotations
 
-from ..errors import ShardwrightError
+from ..errors import TraceAttributeError, TraceError
 
-
-class TraceError(ShardwrightError, TypeError):
-    """Something a traced function cannot do, with what to write instead."""
-
-
-class TraceAttributeError(TraceError, AttributeError):
-    """An attribute that arrays have and traced values do not; ``hasattr`` says no."""
+__all__ = ["TraceAttributeError", "TraceError"]

@@ -154,7 +154,7 @@ class Lowering:
         if spec in copies:
             return copies[spec]
         type = self.graph.type(value)
-        ways = [reshard(copy, spec, type.shape, type.item_bytes) for copy in copies]
+        ways = [reshard(copy, spec, type.shape, type.item_bytes, idle=False) for copy in copies]
         best = min(range(len(ways)), key=lambda i: sum(step.bytes for step in ways[i]))
         local = list(copies.values())[best]
         for step in ways[best]:

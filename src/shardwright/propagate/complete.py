@@ -119,7 +119,7 @@ class _Completer:
     def price(self, value: int, spec: ShardingSpec) -> int:
         """Bytes to get a copy of a value in this sharding."""
         type = self.graph.type(value)
-        return min(reshard_bytes(copy, spec, type.shape, type.item_bytes) for copy in self.copies[value])
+        return min(reshard_bytes(copy, spec, type.shape, type.item_bytes, False) for copy in self.copies[value])
 
     def keep(self, value: int, spec: ShardingSpec) -> None:
         if spec not in self.copies[value]:
@@ -170,7 +170,7 @@ class _Completer:
             for value, made, want in zip(node.results, choice.results, wanted):
                 type = self.graph.type(value)
                 target = want or ShardingSpec.make(self.mesh, made.dims)
-                moved += reshard_bytes(made, target, type.shape, type.item_bytes)
+                moved += reshard_bytes(made, target, type.shape, type.item_bytes, False)
             # As many bytes: split the work more ways.
             return moved, -choice.ways(rule)
 

@@ -51,13 +51,15 @@ class Problem:
     warnings: tuple[str, ...] = ()
     _times: dict[object, int] = field(default_factory=dict, repr=False, compare=False)
     _moves: dict[object, int] = field(default_factory=dict, repr=False, compare=False)
+    _sizes: dict[object, int] = field(default_factory=dict, repr=False, compare=False)
+    _specs: dict[ShardingSpec, ShardingSpec] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def parse(
         cls,
         program: Graph | Mapping[str, Any] | str,
         mesh: Any,
-        given: Mapping[int | str, Any] | None = None,
+        given: Mapping[int, Any] | Mapping[str, Any] | None = None,
         out_specs: Mapping[int, Any] | None = None,
         hardware: Hardware | None = None,
     ) -> Problem:
@@ -165,25 +167,36 @@ class Problem:
         axes: tuple[Axes, ...] = ((),) * (len(rule.factors) if rule is not None else 0)
         return self.time(n, axes, [ShardingSpec.replicate(self.mesh, type.rank) for type in self.types[n]])
 
-    def move(self, type: TensorType, source: ShardingSpec, target: ShardingSpec) -> int:
-        """Picoseconds from one sharding to another, by the steps that lowering will take."""
-        key = (type, source, target)
+    def move(self, value: int, source: ShardingSpec, target: ShardingSpec) -> int:
+        """Picoseconds from one sharding of a value to another, by the steps that lowering will take."""
+        key = (self._kinds[value], source, target)
         found = self._moves.get(key)
         if found is None:
+            type = self.graph.type(value)
             steps = reshard(source, target, type.shape, type.item_bytes)
             found = self._moves[key] = steps_cost(steps, self.hardware)
         return found
 
     def held(self, value: int, spec: ShardingSpec) -> int:
         """Bytes of a value on one device."""
-        key = (value, spec)
-        found = self._moves.get(key)
+        key = (self._kinds[value], spec)
+        found = self._sizes.get(key)
         if found is None:
-            found = self._moves[key] = local_bytes(spec, self.graph.type(value))
+            found = self._sizes[key] = local_bytes(spec, self.graph.type(value))
         return found
 
+    @cached_property
+    def _kinds(self) -> tuple[int, ...]:
+        """A number for the type of every value: hashes faster than the type."""
+        numbers: dict[TensorType, int] = {}
+        return tuple(numbers.setdefault(value.type, len(numbers)) for value in self.graph.values)
+
     def replicated(self, value: int) -> ShardingSpec:
-        return ShardingSpec.replicate(self.mesh, self.graph.type(value).rank)
+        return self.same(ShardingSpec.replicate(self.mesh, self.graph.type(value).rank))
+
+    def same(self, spec: ShardingSpec) -> ShardingSpec:
+        """One object for equal shardings: looking them up then takes no comparison."""
+        return self._specs.setdefault(spec, spec)
 
 
 def _value(graph: Graph, key: int | str) -> int:

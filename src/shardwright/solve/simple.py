@@ -18,21 +18,22 @@ from math import inf
 from typing import Any
 
 from ..cost.hardware import H100, Hardware
+from ..errors import MeshError
 from ..ir.graph import Graph
 from ..spec.mesh import DeviceMesh
 from .problem import PlanInfeasible, Problem
 from .strategies import Strategy, strategies
 from .trial import Forced, Plan, Specs, Trial, Tried
-from .walk import Walker
+from .walk import WINDOW, Around, Key, Walker
 
 MOST_ITERATIONS = 100
 WALK_VISITS = 30_000
 """Node visits that the fast local search may spend."""
 EXACT_VISITS = 200
 """Node visits for trying plans in full; a visit costs some 50 times one of the fast kind."""
-PRICED_VISITS = 3_000
+PRICED_VISITS = 600
 """The same where the caller brings a price."""
-TRIED = 2
+TRIED, TRIED_PRICED = 2, 4
 """How many other strategies of a node are tried in full, the most promising first."""
 MOST_WEIGHTS = 8
 """How often the price of memory is raised where a plan does not fit."""
@@ -78,7 +79,7 @@ class Solution:
 def solve(
     program: Graph | Mapping[str, Any] | str,
     mesh: Any,
-    given: Mapping[int | str, Any] | None = None,
+    given: Mapping[int, Any] | Mapping[str, Any] | None = None,
     *,
     out_specs: Mapping[int, Any] | None = None,
     hardware: Hardware | None = None,
@@ -101,7 +102,7 @@ def solve(
     (['[d, _]', '[_, _]'], ['[d, _]'])
     """
     solver = SimpleSolver(mesh, hardware, debug=debug, log=log)
-    return solver.solve(program, given, out_specs=out_specs, price=price)
+    return solver.solve(program, given=given, out_specs=out_specs, price=price)
 
 
 class SimpleSolver:
@@ -125,16 +126,22 @@ class SimpleSolver:
     def solve(
         self,
         program: Graph | Mapping[str, Any] | str,
-        given: Mapping[int | str, Any] | None = None,
+        mesh: Any = None,
+        given: Mapping[int, Any] | Mapping[str, Any] | None = None,
         *,
         out_specs: Mapping[int, Any] | None = None,
         price: Callable[..., int] | None = None,
     ) -> Solution:
-        """A graph, or its JSON, with the user's shardings by value (or name) and by output.
+        """A graph, or its JSON, with the user's shardings by value (or name) and by output; on the solver's mesh.
 
         ``price(specs)`` or ``price(specs, forced)`` replaces the solver's own estimate in the search, for example by
         the cost of the lowered Program.  One that cannot see ``forced`` gets a plan without.
         """
+        if mesh is not None and DeviceMesh.of(mesh) != self.mesh:
+            raise MeshError(
+                "the solver was made for another mesh",
+                rows=[("its mesh", str(self.mesh)), ("this mesh", str(DeviceMesh.of(mesh)))],
+            )
         problem = Problem.parse(program, self.mesh, given, out_specs, self.hardware)
         return _Run(problem, price, self.log if self.debug else None).run()
 
@@ -162,8 +169,9 @@ class _Run:
         plan = self.choose(walker)
         if self.trial(plan).excess:
             raise self.too_big(self.trial(plan))
+        here = walker.around(plan)
         for n in problem.strategic:
-            self.explain(walker, plan, n)
+            self.explain(here, n)
         specs, iterations = self.fixed_point(plan)
         return self.export(plan, self.trial.finish(plan, specs), iterations)
 
@@ -186,50 +194,52 @@ class _Run:
 
     def search(self, walker: Walker, plan: Plan) -> Plan:
         """Descend by the fast estimate, one node at a time."""
-        plan, best = dict(plan), walker.key(plan)
+        here = walker.around(plan)
         visits = WALK_VISITS
         changed = True
         while changed:
             changed = False
-            for n, offered in walker.offered.items():
-                for strategy in offered:
-                    if strategy is plan[n]:
-                        continue
-                    visits -= len(self.problem.graph.nodes)
-                    if visits < 0:
-                        return plan
-                    key = walker.key({**plan, n: strategy})
-                    if key < best:
-                        plan[n], best, changed = strategy, key, True
-        return plan
+            for n in walker.offered:
+                visits -= len(walker.offered[n]) * min(WINDOW, walker.count)
+                if visits < 0:
+                    return dict(here.plan)
+                others = self.others(here, n)
+                if others and others[0][0] < here.key:
+                    there = walker.around({**here.plan, n: others[0][1]})
+                    if there.key < here.key:
+                        here, changed = there, True
+        return dict(here.plan)
 
     def refine(self, walker: Walker, plan: Plan) -> Plan:
         """Descend by the cost of the completed plan, or the caller's price."""
-        visits = PRICED_VISITS if self.priced else EXACT_VISITS
+        visits, tried = (PRICED_VISITS, TRIED_PRICED) if self.priced else (EXACT_VISITS, TRIED)
         best = self.trial(plan).key
         changed = True
         while changed:
             changed = False
             for n in walker.offered:
-                for _, strategy in self.others(walker, plan, n)[: None if self.priced else TRIED]:
-                    visits -= len(self.problem.graph.nodes)
-                    if visits < 0:
-                        return plan
+                if visits < walker.count:
+                    return plan
+                for _, strategy in self.others(walker.around(plan), n)[:tried]:
+                    visits -= walker.count
                     key = self.trial({**plan, n: strategy}).key
                     if key < best:
                         plan, best, changed = {**plan, n: strategy}, key, True
         return plan
 
-    def others(self, walker: Walker, plan: Plan, n: int) -> list[tuple[int, Strategy]]:
-        """The other strategies of a node, with the plan's cost by the fast estimate; the best first."""
-        others = [strategy for strategy in walker.offered[n] if strategy is not plan[n]]
-        ranked = sorted(((*walker.key({**plan, n: strategy}), i) for i, strategy in enumerate(others)))
-        return [(cost, others[i]) for _, cost, i in ranked]
+    def others(self, here: Around, n: int) -> list[tuple[Key, Strategy]]:
+        """The other strategies of a node by the fast estimate of the whole plan, the best first."""
+        offered = here.walker.offered[n]
+        ranked = sorted(
+            (here.with_other(n, strategy), i) for i, strategy in enumerate(offered) if strategy is not here.plan[n]
+        )
+        return [(key, offered[i]) for key, i in ranked]
 
-    def explain(self, walker: Walker, plan: Plan, n: int) -> None:
+    def explain(self, here: Around, n: int) -> None:
         """What the program costs with this node split one way or the other, and what was selected."""
-        ranked = self.others(walker, plan, n)
-        selected = walker.key(plan)[1]
+        plan = dict(here.plan)
+        ranked = [(cost, strategy) for (_, cost), strategy in self.others(here, n)]
+        selected = here.whole.cost
         if self.priced or any(cost < selected for cost, _ in ranked):
             # The fast estimate did not decide: show what did.
             shown = [next((s for _, s in ranked if wanted(s)), None) for wanted in (_is_data, _is_model)]

@@ -84,7 +84,7 @@ def strategies(problem: Problem, n: int) -> tuple[Strategy, ...]:
         if legal in found:
             continue
         split = FactorSharding(rule, problem.mesh, legal)
-        operands, results = split.operand_specs, split.result_specs
+        operands, results = (tuple(map(problem.same, specs)) for specs in (split.operand_specs, split.result_specs))
         sizes = {
             value: local_bytes(spec, type)
             for value, spec, type in zip((*node.inputs, *node.results), (*operands, *results), types)

@@ -22,10 +22,15 @@ from ..spec.sharding import ShardingSpec
 from .problem import Problem
 from .strategies import Strategy
 
-WIDTH = 48
-"""States that a beam carries on."""
+LEAST = 8
+BRANCHES = 768
+"""About how many states a beam makes at a strategic node; it carries on as many as that allows, at least 8."""
+WINDOW = 32
+"""How many nodes behind a changed one are walked again to see what the change costs."""
 
 Copies = tuple[ShardingSpec, ...]
+Key = tuple[int, int]
+"""What a search makes small: bytes of inputs beyond what a device has, then picoseconds."""
 _Way = tuple[int, tuple[ShardingSpec, ...], tuple[ShardingSpec, ...]]
 """Time, what the operands are needed in, what the results are left in."""
 
@@ -54,37 +59,39 @@ class Walker:
         self.offered = offered
         """Strategies by strategic node."""
         self.ways: dict[object, _Way] = {}
+        self._finished: dict[ShardingSpec, ShardingSpec] = {}
 
     def walk(self, plan: Mapping[int, Strategy]) -> State:
         """The whole program under a plan."""
         state = self.start()
-        for n in range(len(self.problem.graph.nodes)):
+        for n in range(self.count):
             self.node(state, n, plan.get(n))
         return self.end(state)
 
-    def key(self, plan: Mapping[int, Strategy]) -> tuple[int, int]:
-        """What a search makes small: bytes of inputs beyond what a device has, then picoseconds."""
-        state = self.walk(plan)
-        return max(0, state.resident - self.problem.hardware.memory), state.cost
+    def key(self, state: State) -> Key:
+        return self.excess(state.resident), state.cost
 
-    def beam(self, weight: int = 0, width: int = WIDTH) -> dict[int, Strategy]:
+    def excess(self, resident: int) -> int:
+        return max(0, resident - self.problem.hardware.memory)
+
+    def beam(self, weight: int = 0) -> dict[int, Strategy]:
         """The best plan that a beam finds; ``weight`` prices memory, in picoseconds per KiB."""
 
-        def rank(state: State) -> tuple[int, int]:
-            over = max(0, state.resident - self.problem.hardware.memory)
-            return over, state.cost + (weight * (state.resident + state.made) >> 10)
+        def rank(state: State) -> Key:
+            priced = weight * (state.resident + state.made) >> 10
+            return self.excess(state.resident), state.cost + priced + self.ahead(state)
 
         states = [self.start()]
-        for n in range(len(self.problem.graph.nodes)):
+        for n in range(self.count):
             if n not in self.offered:
                 for state in states:
                     self.node(state, n, None)
             else:
                 states = [self.branch(state, n, strategy) for state in states for strategy in self.offered[n]]
             for state in states:
-                for value in self.dying[n]:
-                    state.copies.pop(value, None)
+                self.forget(state, n)
             if n in self.offered:
+                width = max(LEAST, BRANCHES // len(self.offered[n]))
                 # Sorting is stable and strategies with fewer axes come first: ties go to the plainer plan.
                 states.sort(key=rank)
                 alike: dict[object, State] = {}
@@ -95,6 +102,31 @@ class Walker:
                 states = list(alike.values())
         best = min(map(self.end, states), key=rank)
         return dict(zip(self.offered, best.chosen))
+
+    def ahead(self, state: State) -> int:
+        """What is still to pay: values that exist only pending have to be reduced, by half an all_reduce at least."""
+        cost = 0
+        for value, held in state.copies.items():
+            if held[0].partial and all([copy.partial for copy in held]):
+                cost += self.problem.move(value, held[0], self.finished(held[0])) // 2
+        return cost
+
+    def finished(self, spec: ShardingSpec) -> ShardingSpec:
+        found = self._finished.get(spec)
+        if found is None:
+            found = self._finished[spec] = self.problem.same(ShardingSpec.make(spec.mesh, spec.dims))
+        return found
+
+    def around(self, plan: Mapping[int, Strategy]) -> Around:
+        return Around(self, plan)
+
+    @property
+    def count(self) -> int:
+        return len(self.problem.graph.nodes)
+
+    def forget(self, state: State, n: int) -> None:
+        for value in self.dying[n]:
+            state.copies.pop(value, None)
 
     @cached_property
     def dying(self) -> list[list[int]]:
@@ -126,7 +158,7 @@ class Walker:
             if said is not None:
                 self.need(state, value, said.closed())
             elif held is not None and all(copy.partial for copy in held):
-                self.need(state, value, ShardingSpec.make(problem.mesh, held[0].dims))
+                self.need(state, value, self.finished(held[0]))
         return state
 
     def place(self, state: State, value: int, spec: ShardingSpec) -> None:
@@ -138,8 +170,7 @@ class Walker:
         held = state.copies.get(value)
         if held is None or spec in held:
             return 0
-        type = self.problem.graph.type(value)
-        return min([self.problem.move(type, copy, spec) for copy in held])
+        return min([self.problem.move(value, copy, spec) for copy in held])
 
     def need(self, state: State, value: int, spec: ShardingSpec) -> None:
         held = state.copies.get(value)
@@ -184,7 +215,7 @@ class Walker:
             home = spec
             if value in problem.given:
                 home = problem.given[value].closed()
-                state.cost += problem.move(problem.graph.type(value), spec, home)
+                state.cost += problem.move(value, spec, home)
             state.copies[value] = (home,)
             state.made += problem.held(value, home)
 
@@ -206,8 +237,51 @@ class Walker:
 
             best = min(choices(rule, problem.mesh, homes, wanted), key=cost)
             time = problem.time(n, best.axes, (*best.operands, *best.results))
-            found = self.ways[key] = time, best.operands, best.results
+            same = problem.same
+            found = self.ways[key] = time, tuple(map(same, best.operands)), tuple(map(same, best.results))
         return found
+
+
+class Around:
+    """A plan, and what it would cost with one node done otherwise.
+
+    The walk is kept at every strategic node and resumed there.  In a large program it ends `WINDOW` nodes later: what
+    a change costs shows near it.
+    """
+
+    def __init__(self, walker: Walker, plan: Mapping[int, Strategy]) -> None:
+        self.walker = walker
+        self.plan = plan
+        self.before: dict[int, State] = {}
+        self.after: list[tuple[int, int]] = []
+        state = walker.start()
+        for n in range(walker.count):
+            if n in walker.offered:
+                self.before[n] = state.fork()
+            walker.node(state, n, plan.get(n))
+            walker.forget(state, n)
+            self.after.append((state.cost, state.resident))
+        self.whole = walker.end(state)
+
+    @property
+    def key(self) -> Key:
+        return self.walker.key(self.whole)
+
+    def with_other(self, n: int, strategy: Strategy) -> Key:
+        """The key of the plan with this strategy at this node."""
+        walker = self.walker
+        state = self.before[n].fork()
+        stop = min(walker.count, n + 1 + WINDOW)
+        for at in range(n, stop):
+            walker.node(state, at, strategy if at == n else self.plan.get(at))
+            walker.forget(state, at)
+        if stop == walker.count:
+            return walker.key(walker.end(state))
+        cost, resident = self.after[stop - 1]
+        return (
+            walker.excess(self.whole.resident + state.resident - resident),
+            self.whole.cost + state.cost - cost,
+        )
 
 
 def _by_value(item: tuple[int, Copies]) -> int:

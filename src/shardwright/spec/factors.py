@@ -51,9 +51,9 @@ class FactorSharding:
                             rows=[("rule", str(rule))],
                         )
                 used.append((axis, factor.name))
-        split = cls(rule, mesh, tuple(chosen))
-        split._check_majors()
-        return split
+        made = cls(rule, mesh, tuple(chosen))
+        made._check_majors()
+        return made
 
     def _check_majors(self) -> None:
         """A minor factor of a dim can be split only under a fully split major one."""
@@ -63,7 +63,7 @@ class FactorSharding:
                     if self.axes[minor] and axes_size(self.axes[major]) != self.rule.sizes[major]:
                         names = self.rule.factors[minor].name, self.rule.factors[major].name
                         raise SpecError(
-                            f"factor {names[0]!r} is split though {names[1]!r}, more major in its dim, is not all split",
+                            f"factor {names[0]!r} is split under {names[1]!r}, which is not all split",
                             rows=[("rule", str(self.rule))],
                             help=f"split {names[1]!r} {self.rule.sizes[major]} ways first",
                         )

@@ -89,6 +89,8 @@ class Space:
         self.atoms = atoms
         self.shape = shape
         self.sizes = [atom.size for atom in atoms]
+        self.devices = prod(self.sizes)
+        """How many devices the atoms tell apart."""
         self.joins = {
             (a, b) for a, first in enumerate(atoms) for b, second in enumerate(atoms) if first.can_merge(second)
         }
@@ -96,7 +98,7 @@ class Space:
         self._counts: dict[Dims, tuple[int, ...] | None] = {}
         self._local: dict[tuple[int, tuple[int, ...]], int] = {}
         self._moves: dict[Layout, list[Move]] = {}
-        self.walks_permutes = len(atoms) <= PRIME_LIMIT and any(size % mesh.size for size in shape)
+        self.walks_permutes = len(atoms) <= PRIME_LIMIT and any(size % self.devices for size in shape)
         """Where shards can be uneven, permutes are moves like others; see `permute` for the rest."""
         self.shiftable: dict[tuple[Dims, tuple[tuple[int, int, int], ...]], bool] = {}
 

@@ -12,8 +12,8 @@ if both layouts cut the dim into the very same pieces.
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
+from itertools import pairwise
 from math import gcd, lcm, prod
 from typing import NamedTuple
 
@@ -48,7 +48,7 @@ def recipes(space: Space, here: Layout, goal: Layout) -> list[Recipe]:
             return _plain(space, here, goal)
         have, want, aside = fixed
         taken *= aside
-    counted = _count_recipes(have, want, space.mesh.size // taken, space.shape)
+    counted = _count_recipes(have, want, space.devices // taken, space.shape)
     return [recipe for recipe in counted if not recipe.shifts or _can_shift(space, goal, recipe)]
 
 
@@ -226,9 +226,9 @@ class Spare:
 
     def __init__(self, space: Space, used: list[AxisRef]) -> None:
         self.parts: list[AxisRef] = []
-        for axis in space.mesh.axes:
-            cuts = sorted({1, axis.full, *(p for u in used if u.name == axis.name for p in (u.pre, u.end))})
-            for a, b in itertools.pairwise(cuts):
+        for axis in merge_axes(space.atoms):
+            ends = [p for u in used if u.name == axis.name for p in (u.pre, u.end) if axis.pre <= p <= axis.end]
+            for a, b in pairwise(sorted({axis.pre, axis.end, *ends})):
                 part = AxisRef(axis.name, a, b // a, axis.full)
                 if not any(part.overlaps(u) for u in used):
                     self.parts.append(part)

@@ -78,25 +78,29 @@ def reshard(
     shape: Sequence[int],
     item_bytes: int = 4,
     cost: CostFn | None = None,
+    idle: bool = True,
 ) -> tuple[Step, ...]:
     """The cheapest steps from one sharding of a tensor to another.
+
+    Mesh axes that neither sharding uses can make collectives smaller (slice over one first, gather over it last);
+    with ``idle=False`` they are left alone, as lowering does: what one means by an all_reduce is then one.
 
     >>> mesh = DeviceMesh("x=2, y=4")
     >>> for step in reshard(ShardingSpec(mesh, ["x", "y"]), ShardingSpec(mesh, ["x", None]), (8, 8)):
     ...     print(step)
     all_gather y dim 1: [x, y] -> [x, _] (96 B)
     """
-    key = (source, target, tuple(shape), item_bytes, cost)
+    key = (source, target, tuple(shape), item_bytes, cost, idle)
     found = _cache.get(key)
     if found is None:
         if len(_cache) >= _CACHE_LIMIT:
             _cache.clear()
-        found = _cache[key] = _reshard(source, target, tuple(shape), item_bytes, cost or bytes_cost)
+        found = _cache[key] = _reshard(source, target, tuple(shape), item_bytes, cost or bytes_cost, idle)
     return found
 
 
 _CACHE_LIMIT = 200_000
-_cache: dict[tuple[ShardingSpec, ShardingSpec, Shape, int, CostFn | None], tuple[Step, ...]] = {}
+_cache: dict[tuple[ShardingSpec, ShardingSpec, Shape, int, CostFn | None, bool], tuple[Step, ...]] = {}
 
 
 def clear_cache() -> None:
@@ -108,7 +112,7 @@ def clear_cache() -> None:
 
 
 def _reshard(
-    source: ShardingSpec, target: ShardingSpec, shape: Shape, item_bytes: int, cost: CostFn
+    source: ShardingSpec, target: ShardingSpec, shape: Shape, item_bytes: int, cost: CostFn, idle: bool
 ) -> tuple[Step, ...]:
     from .search import find_steps
 
@@ -117,10 +121,10 @@ def _reshard(
     if source.same_layout(target):
         return ()
     if source.mesh == target.mesh:
-        return find_steps(source, target, shape, item_bytes, cost)
+        return find_steps(source, target, shape, item_bytes, cost, idle)
     _check_same_axes(source, target)
     moved = ShardingSpec.make(source.mesh, target.dims, target.partial)
-    steps = find_steps(source, moved, shape, item_bytes, cost) if not source.same_layout(moved) else ()
+    steps = find_steps(source, moved, shape, item_bytes, cost, idle) if not source.same_layout(moved) else ()
     return _change_devices(source, steps, target.mesh, shape, item_bytes)
 
 
@@ -173,13 +177,19 @@ def _local_bytes(spec: ShardingSpec, shape: Shape, item_bytes: int) -> int:
     return prod(spec.padded_shape(shape)) * item_bytes
 
 
-def reshard_bytes(source: ShardingSpec, target: ShardingSpec, shape: Sequence[int], item_bytes: int = 4) -> int:
+def reshard_bytes(
+    source: ShardingSpec, target: ShardingSpec, shape: Sequence[int], item_bytes: int = 4, idle: bool = True
+) -> int:
     """Bytes that one device sends in the cheapest reshard."""
-    return sum(step.bytes for step in reshard(source, target, shape, item_bytes))
+    return sum(step.bytes for step in reshard(source, target, shape, item_bytes, idle=idle))
 
 
 def reshard_table(
-    specs: Sequence[ShardingSpec], shape: Sequence[int], item_bytes: int = 4, cost: CostFn | None = None
+    specs: Sequence[ShardingSpec],
+    shape: Sequence[int],
+    item_bytes: int = 4,
+    cost: CostFn | None = None,
+    idle: bool = True,
 ) -> NDArray[np.int64]:
     """Costs of all pairs at once: ``table[i, j]`` is the cost from spec i to spec j.
 
@@ -193,7 +203,7 @@ def reshard_table(
         spec.check_rank(shape)
         if spec.mesh != mesh:
             wrong_mesh("a sharding of the table", spec, mesh)
-    return all_pairs(specs, tuple(shape), item_bytes, cost or bytes_cost)
+    return all_pairs(specs, tuple(shape), item_bytes, cost or bytes_cost, idle)
 
 
 def permute_sources(before: ShardingSpec, after: ShardingSpec) -> tuple[int, ...]:

@@ -33,9 +33,15 @@ EXPANSIONS = 1000
 _spaces: dict[tuple[DeviceMesh, tuple[object, ...], Shape], Space] = {}
 
 
-def space_for(mesh: DeviceMesh, specs: Sequence[ShardingSpec], shape: Shape) -> Space:
-    """Spaces are kept: what moves a layout has does not depend on where one wants to go."""
-    atoms = make_atoms(mesh, {axis for spec in specs for axis in spec.used_axes})
+def space_for(mesh: DeviceMesh, specs: Sequence[ShardingSpec], shape: Shape, idle: bool = True) -> Space:
+    """Spaces are kept: what moves a layout has does not depend on where one wants to go.
+
+    Without ``idle``, parts of axes that none of the specs uses are out of the game.
+    """
+    used = {axis for spec in specs for axis in spec.used_axes}
+    atoms = make_atoms(mesh, used)
+    if not idle:
+        atoms = tuple(atom for atom in atoms if any(axis.contains(atom) for axis in used))
     key = (mesh, atoms, shape)
     if key not in _spaces:
         if len(_spaces) > 1000:
@@ -49,9 +55,9 @@ def forget_spaces() -> None:
 
 
 def find_steps(
-    source: ShardingSpec, target: ShardingSpec, shape: Shape, item_bytes: int, cost: CostFn
+    source: ShardingSpec, target: ShardingSpec, shape: Shape, item_bytes: int, cost: CostFn, idle: bool = True
 ) -> tuple[Step, ...]:
-    space = space_for(source.mesh, (source, target), shape)
+    space = space_for(source.mesh, (source, target), shape, idle)
     path = _search(space, space.layout(source), space.layout(target), item_bytes, cost)
     steps: list[Step] = []
     here = source.closed()
@@ -239,16 +245,40 @@ def stops_for(space: Space, goal: Layout) -> list[Layout]:
     return [(way, pending) for pending in _subsets(goal[1])[::-1] for way in dims]
 
 
-def all_pairs(specs: Sequence[ShardingSpec], shape: Shape, item_bytes: int, cost: CostFn) -> NDArray[np.int64]:
-    """Close the moves over all layouts under min-plus, then let each goal be reached by its permutes too."""
+def all_pairs(
+    specs: Sequence[ShardingSpec], shape: Shape, item_bytes: int, cost: CostFn, idle: bool = True
+) -> NDArray[np.int64]:
+    """Close the moves over all layouts under min-plus, then let each goal be reached by its permutes too.
+
+    Without ``idle`` each pair may use the axes of its two specs only: one closure for each union of axes.
+    """
     import numpy as np
 
     if not specs:
         return np.zeros((0, 0), np.int64)
-    space = space_for(specs[0].mesh, specs, shape)
-    if len(space.atoms) > SMALL or space.atoms != space_for(specs[0].mesh, (), shape).atoms:
+    mesh = specs[0].mesh
+    if len(make_atoms(mesh, ())) > SMALL or any(not axis.is_whole for spec in specs for axis in spec.used_axes):
         # Too many layouts for a closure, or pairs that are not all searched in one space.
-        return _pair_by_pair(specs, shape, item_bytes, cost)
+        return _pair_by_pair(specs, shape, item_bytes, cost, idle)
+    if idle:
+        return _all_in_one(specs, space_for(mesh, specs, shape), item_bytes, cost)
+    found = np.zeros((len(specs), len(specs)), np.int64)
+    uses = [frozenset(spec.used_axes) for spec in specs]
+    for union in {a | b for a in uses for b in uses}:
+        inside = [i for i, use in enumerate(uses) if use <= union]
+        members = [specs[i] for i in inside]
+        part = _all_in_one(members, space_for(mesh, members, shape, idle=False), item_bytes, cost)
+        rows = np.array(inside)
+        mine = np.array([[uses[i] | uses[j] == union for j in inside] for i in inside])
+        block = found[np.ix_(rows, rows)]
+        block[mine] = part[mine]
+        found[np.ix_(rows, rows)] = block
+    return found
+
+
+def _all_in_one(specs: Sequence[ShardingSpec], space: Space, item_bytes: int, cost: CostFn) -> NDArray[np.int64]:
+    import numpy as np
+
     layouts = [space.layout(spec) for spec in specs]
     index, moves = _reach(space, layouts, item_bytes, cost)
     table = np.full((len(index), len(index)), _FAR, np.int64)
@@ -309,14 +339,16 @@ def _into(
     return (table[:, use] + last[use]).min(axis=1) if len(use) else last
 
 
-def _pair_by_pair(specs: Sequence[ShardingSpec], shape: Shape, item_bytes: int, cost: CostFn) -> NDArray[np.int64]:
+def _pair_by_pair(
+    specs: Sequence[ShardingSpec], shape: Shape, item_bytes: int, cost: CostFn, idle: bool
+) -> NDArray[np.int64]:
     import numpy as np
 
     found = np.zeros((len(specs), len(specs)), np.int64)
     for i, source in enumerate(specs):
         space_layouts = ((j, target) for j, target in enumerate(specs) if not source.same_layout(target))
         for j, target in space_layouts:
-            space = space_for(source.mesh, (source, target), shape)
+            space = space_for(source.mesh, (source, target), shape, idle)
             path = _search(space, space.layout(source), space.layout(target), item_bytes, cost)
             found[i, j] = sum(move_cost(space, move, item_bytes, cost) for move in path)
     return found

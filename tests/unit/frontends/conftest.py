@@ -18,8 +18,6 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.json import graph_from_json, graph_to_json
 
 Agree = Callable[..., Traced]
-SHAPES = [(4, 6), (1, 1), (0, 3), (3, 0), (), (5,), (2, 3, 4)]
-DTYPES = ["f8", "f4", "f2", "i8", "i4", "u1", "?", "c8", "c16"]
 
 
 def numbers(shape: tuple[int, ...], dtype: str, seed: int = 0) -> Any:
@@ -47,10 +45,12 @@ def same(found: Any, expected: Any, close: float = 0.0) -> None:
 
 def _without_arrays(args: Any) -> Any:
     leaves, tree = flatten(args)
-    return unflatten(tree, [leaf if isinstance(leaf, np.generic) else ShapeDtype(leaf.shape, leaf.dtype) for _, leaf in leaves])
+    return unflatten(
+        tree, [leaf if isinstance(leaf, np.generic) else ShapeDtype(leaf.shape, leaf.dtype) for _, leaf in leaves]
+    )
 
 
-def _agree(fn: Callable[..., Any], *args: Any, close: float = 0.0) -> Traced:
+def _agree(fn: Callable[..., Any], *args: Any, close: float = 0.0, quick: bool = False) -> Traced:
     """Trace, evaluate and compare; the graph must not depend on numbers and must survive being written down."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -62,6 +62,8 @@ def _agree(fn: Callable[..., Any], *args: Any, close: float = 0.0) -> Traced:
     assert found_tree == expected_tree
     for (_, left), (_, right) in zip(found_leaves, expected_leaves):
         same(left, right, close)
+    if quick:
+        return traced
     graph = traced.graph
     assert {node.op for node in graph.nodes} <= set(KERNELS)
     assert Graph.parse(str(graph)) == graph
@@ -80,7 +82,7 @@ def _arrays(result: Any) -> Any:
     return np.asarray(result) if type(result) in (bool, int, float) else result
 
 
-def _agree_or_fail(fn: Callable[..., Any], *args: Any, close: float = 0.0) -> Traced | None:
+def _agree_or_fail(fn: Callable[..., Any], *args: Any, close: float = 0.0, quick: bool = False) -> Traced | None:
     """As `agree`; and what NumPy refuses must be refused, with the same kind of error."""
     try:
         with warnings.catch_warnings():
@@ -88,10 +90,11 @@ def _agree_or_fail(fn: Callable[..., Any], *args: Any, close: float = 0.0) -> Tr
             fn(*copy.deepcopy(args))
     except Exception as error:
         kind = next(k for k in (TypeError, ValueError, IndexError, OverflowError, Exception) if isinstance(error, k))
-        with pytest.raises(kind):
+        with pytest.raises(kind), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             trace(fn, *args)(*args)
         return None
-    return _agree(fn, *args, close=close)
+    return _agree(fn, *args, close=close, quick=quick)
 
 
 @pytest.fixture(name="agree")

@@ -15,7 +15,7 @@ from by_execution import check, text
     [
         ("full", (4, 6), "-> i j ; i: new ; j: new | i=4 j=6"),
         ("full", (), "-> ()"),
-        ("arange", (6,), "-> i ; i: new whole | i=6"),
+        ("arange", (6,), "-> i ; i: new form(arange) | i=6"),
         ("core.constant", (4, 6), "-> i j ; i: new whole ; j: new whole | i=4 j=6"),
         ("core.constant", (), "-> ()"),
     ],
@@ -28,7 +28,7 @@ def test_made(op: str, shape: Any, rule: str) -> None:
 def test_triangles(op: str) -> None:
     rule = text(op, [(2, 4, 6)], [(2, 4, 6)], k=1)
     linear = "P(sum) -> P(sum) ; P(avg) -> P(avg)"
-    assert rule == f"b0 r c -> b0 r c ; r: whole ; c: whole ; {linear} | b0=2 r=4 c=6"
+    assert rule == f"b0 r c -> b0 r c ; r: form(triangle) ; c: form(triangle) ; {linear} | b0=2 r=4 c=6"
     split, moved = check(op, lambda x: getattr(np, op)(x, 1), [np.arange(48.0).reshape(2, 4, 6)], k=1)
     assert split == ["b0"]
     assert len(moved) == 2

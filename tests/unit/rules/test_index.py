@@ -164,9 +164,9 @@ LOOKUP = " ; P(any), R -> P(any)"
 @pytest.mark.parametrize(
     ("table", "index", "result", "axis", "rule"),
     [
-        ((9, 8), (2, 3), (2, 3, 8), 0, "v d0, i0 i1 -> i0 i1 d0 ; v: whole"),
-        ((4, 9, 8), (2,), (4, 2, 8), 1, "d0 v d1, i0 -> d0 i0 d1 ; v: whole"),
-        ((9,), (), (), 0, "v, () -> () ; v: whole"),
+        ((9, 8), (2, 3), (2, 3, 8), 0, "v d0, i0 i1 -> i0 i1 d0 ; v: form(take)"),
+        ((4, 9, 8), (2,), (4, 2, 8), 1, "d0 v d1, i0 -> d0 i0 d1 ; v: form(take)"),
+        ((9,), (), (), 0, "v, () -> () ; v: form(take)"),
         ((4, 9), (3,), (3,), None, "v0 v1, i0 -> i0 ; v0: whole ; v1: whole"),
     ],
 )

@@ -31,7 +31,10 @@ CONTRACT = (
 MEANINGS = {
     **{op: op for op in ("slice", "flip", "roll", "pad", "concatenate", "take", "take_along_axis", "update_slice")},
     **{op: op for op in ("scatter", "sort", "argsort", "argmax", "argmin", "full", "arange")},
-    **{"cumsum": "cumulative sum", "cumprod": "cumulative prod", "tril": "triangle", "triu": "triangle"},
+    "cumsum": "cumulative sum",
+    "cumprod": "cumulative prod",
+    "tril": "triangle",
+    "triu": "triangle",
     **dict.fromkeys(("fft", "convolution", "stablehlo.gather", "core.constant"), None),
 }
 COSTS = {"memory", "view", "gather", "sort", "conv", "matmul", "pointwise", "reduce"}

@@ -43,7 +43,7 @@ def test_specs(text: str, axes: dict[str, Any], operands: list[str], results: li
 
 
 def test_a_minor_factor_is_not_cut_under_one_that_is_not_fully_split() -> None:
-    with pytest.raises(SpecError, match="'b' is split though 'a', more major in its dim, is not all split"):
+    with pytest.raises(SpecError, match="'b' is split under 'a', which is not all split"):
         choose("(a b) -> a b | a=4 b=4", {"a": "dp", "b": "tp"})
     assert str(choose("(a b) -> a b | a=2 b=4", {"a": "dp", "b": "tp"}).operand_specs[0]) == "[dp+tp]"
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulate import apply_step, gather, scatter
 
 from shardwright.errors import SpecError
 from shardwright.spec.axes import axes_size
@@ -17,6 +16,7 @@ from shardwright.spec.layouts import primes
 from shardwright.spec.mesh import DeviceMesh
 from shardwright.spec.reshard import permute_sources, reshard, reshard_bytes, reshard_table
 from shardwright.spec.sharding import DimSpec, ShardingSpec
+from simulate import apply_step, gather, scatter
 
 
 def spec(text: str, mesh: DeviceMesh) -> ShardingSpec:
@@ -84,6 +84,14 @@ def test_rank_must_fit() -> None:
     mesh = DeviceMesh("x=2")
     with pytest.raises(SpecError, match="2 dims for a tensor of 1"):
         reshard(spec("[x, _]", mesh), spec("[_, x]", mesh), (4,))
+
+
+def test_idle_axes_are_used_only_if_allowed() -> None:
+    """Slicing over an unused axis makes the all_reduce smaller; lowering does without."""
+    mesh = DeviceMesh("x=4, y=2")
+    source, target = spec("[_, _] // x", mesh), spec("[_, _]", mesh)
+    assert [step.kind for step in reshard(source, target, (16, 8), idle=False)] == ["all_reduce"]
+    assert reshard_bytes(source, target, (16, 8)) < reshard_bytes(source, target, (16, 8), idle=False)
 
 
 def test_cost_is_a_parameter() -> None:
@@ -235,11 +243,12 @@ def one_step(source: ShardingSpec, target: ShardingSpec, shape: tuple[int, ...])
         if len(changed) == 2:
             for d, e in (changed, changed[::-1]):
                 off, on = before[d][len(after[d]) :], after[e][len(before[e]) :]
-                if before[d][: len(after[d])] == after[d] and after[e][: len(before[e])] == before[e]:
-                    if sorted(off) == sorted(on) and all(_exact(source, target, f, shape, mesh) for f in changed):
-                        ways = axes_size(off)
-                        old, new = source.padded_shape(shape)[e], target.padded_shape(shape)[e] * ways
-                        return collective_bytes("all_to_all", ways, local // old * new)
+                grows = before[d][: len(after[d])] == after[d] and after[e][: len(before[e])] == before[e]
+                exact = all(_exact(source, target, f, shape, mesh) for f in changed)
+                if grows and exact and sorted(off) == sorted(on):
+                    ways = axes_size(off)
+                    old, new = source.padded_shape(shape)[e], target.padded_shape(shape)[e] * ways
+                    return collective_bytes("all_to_all", ways, local // old * new)
         return local if changed and _same_pieces(source, target, shape) else None
     if left < pending:
         gone = pending - left
@@ -257,7 +266,7 @@ def one_step(source: ShardingSpec, target: ShardingSpec, shape: tuple[int, ...])
     return None
 
 
-def _atoms(axes) -> list:  # noqa: ANN001
+def _atoms(axes) -> list:
     found = []
     for axis in axes:
         rest = axis
@@ -345,11 +354,12 @@ def test_table_equals_search(mesh: str, shape: tuple[int, ...]) -> None:
             elif where == rank:
                 partial.append(axis)
         specs.append(ShardingSpec(on, [tuple(dim) for dim in dims], partial))
-    table = reshard_table(specs, shape, 2)
     step = max(1, len(specs) // 12)
-    for i in range(0, len(specs), step):
-        for j in range(0, len(specs), step):
-            assert reshard_bytes(specs[i], specs[j], shape, 2) == table[i, j], f"{specs[i]} -> {specs[j]}"
+    for idle in (True, False):
+        table = reshard_table(specs, shape, 2, idle=idle)
+        for i in range(0, len(specs), step):
+            for j in range(0, len(specs), step):
+                assert reshard_bytes(specs[i], specs[j], shape, 2, idle) == table[i, j], f"{specs[i]} -> {specs[j]}"
 
 
 def test_table_obeys_the_triangle() -> None:

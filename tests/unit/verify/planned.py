@@ -5,28 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from shardwright.ir.graph import Graph, GraphBuilder, Node
+from shardwright.ir.graph import Graph, GraphBuilder
 from shardwright.ir.program import Program
 from shardwright.lower import lower
-from shardwright.propagate import OpView, rule_of, run_hierarchical_propagation_pass
+from shardwright.propagate import rule_of, run_hierarchical_propagation_pass
 from shardwright.propagate.complete import complete
 from shardwright.spec.mesh import DeviceMesh
-from shardwright.spec.rule import RulePattern
 from shardwright.spec.sharding import ShardingSpec
-
-FORMS = {
-    "take": "v d, i -> i d ; v: whole form(take)",
-    "arange": "-> n ; n: new whole form(arange)",
-    "tril": "... r c -> ... r c ; r: whole form(triangle) ; c: whole form(triangle)",
-}
-"""Rules that let a local form compute what the rule book keeps whole."""
-
-
-def rule_with_forms(graph: Graph, node: Node) -> OpView | None:
-    if node.op in FORMS:
-        shapes = [[graph.values[value].shape for value in values] for values in (node.inputs, node.results)]
-        return OpView(RulePattern.parse(FORMS[node.op]).bind(*shapes))
-    return rule_of(graph, node)
 
 
 def plan(
@@ -36,19 +21,17 @@ def plan(
     *,
     pinned: Mapping[str, str] | None = None,
     outputs: Mapping[int, str] | None = None,
-    forms: bool = False,
 ) -> Program:
     """Spread ``given`` (by the names of values), decide the rest, lower."""
     devices = DeviceMesh(mesh)
-    rules = rule_with_forms if forms else rule_of
 
     def read(said: Mapping[str, str]) -> dict[int, ShardingSpec]:
         return {graph.by_name[name]: ShardingSpec.parse(text, devices) for name, text in said.items()}
 
     fixed = read(pinned or {})
     outs = {i: ShardingSpec.parse(text, devices) for i, text in (outputs or {}).items()}
-    found = run_hierarchical_propagation_pass(graph, {**read(given), **fixed}, rules, out_specs=outs)
-    return lower(complete(graph, devices, found.specs, rules, pinned=fixed, out_specs=outs))
+    found = run_hierarchical_propagation_pass(graph, {**read(given), **fixed}, rule_of, out_specs=outs)
+    return lower(complete(graph, devices, found.specs, rule_of, pinned=fixed, out_specs=outs))
 
 
 def ops(program: Program) -> list[str]:
@@ -161,8 +144,8 @@ def cases() -> dict[str, Case]:
         "min, shifted": case(reduced("reduce_min", then="negative"), "x=2, y=3", {"x": "[x, y]"}),
         "product": case(reduced("reduce_prod"), "x=2, y=3", {"x": "[_, x+y]"}),
         "difference": case(pointwise("subtract"), "x=3", {"x": "[x, _]", "y": "[_, x]"}),
-        "embedding": case(embedding(), "dp=2, tp=4", {"table": "[tp, _]", "index": "[dp]"}, forms=True),
-        "embedding, three": case(embedding(), "x=3", {"table": "[x, _]"}, forms=True),
-        "counted": case(counted(), "x=2, y=3", {"x": "[x, y]", "n": "[y]"}, forms=True),
+        "embedding": case(embedding(), "dp=2, tp=4", {"table": "[tp, _]", "index": "[dp]"}),
+        "embedding, three": case(embedding(), "x=3", {"table": "[x, _]"}),
+        "counted": case(counted(), "x=2, y=3", {"x": "[x, y]", "n": "[y]"}),
         "update": case(update(), "x=3", {"w": "[x, _]", "g": "[_, x]"}),
     }

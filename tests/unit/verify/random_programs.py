@@ -38,7 +38,9 @@ class Writer:
         self.pool.append(value)
         return value
 
-    def add(self, op: str, operands: list[int | list[int]], shape: tuple[int, ...], dtype: str = "f32", **attrs: object) -> int:
+    def add(
+        self, op: str, operands: list[int | list[int]], shape: tuple[int, ...], dtype: str = "f32", **attrs: object
+    ) -> int:
         made: int = self.builder.op(op, operands, [TensorType(shape, dtype)], attrs=attrs)
         self.pool.append(made)
         return made
@@ -190,7 +192,8 @@ class Writer:
 
     def triangle(self) -> None:
         x = self.value(2)
-        self.add(self.random.choice(("tril", "triu")), [x], self.shape(x), k=self.random.randint(-1, 1))
+        dtype = self.builder.values[x].type.dtype
+        self.add(self.random.choice(("tril", "triu")), [x], self.shape(x), dtype, k=self.random.randint(-1, 1))
 
     def two(self) -> None:
         x = self.value()
@@ -209,12 +212,16 @@ def random_spec(rng: random.Random, mesh: DeviceMesh, shape: tuple[int, ...]) ->
     for axis in rng.sample(mesh.axes, len(mesh.axes)):
         if shape and rng.random() < 0.7:
             d = rng.randrange(len(shape))
-            part = f"{axis.name}:(1)2" if axis.size == 4 and not dims[d] and shape[d] % 2 == 0 and rng.random() < 0.3 else ""
+            part = (
+                f"{axis.name}:(1)2"
+                if axis.size == 4 and not dims[d] and shape[d] % 2 == 0 and rng.random() < 0.3
+                else ""
+            )
             dims[d].append(part or axis.name)
     return "[" + ", ".join("+".join(dim) or "_" for dim in dims) + "]"
 
 
-def random_case(seed: int, nodes: int = 8, forms: bool = False) -> Case:
+def random_case(seed: int, nodes: int = 8) -> Case:
     writer = Writer(seed)
     rng = writer.random
     writer.input(tuple(rng.choice(SIZES) for _ in range(rng.randint(1, 3))))
@@ -233,4 +240,4 @@ def random_case(seed: int, nodes: int = 8, forms: bool = False) -> Case:
     given = some(list(graph.inputs), 0.6)
     pinned = some([*graph.inputs, *made], 0.15)
     outs = {i: random_spec(rng, mesh, graph.values[v].shape) for i, v in enumerate(graph.outputs) if rng.random() < 0.3}
-    return graph, plan(graph, text, given, pinned=pinned, outputs=outs, forms=forms)
+    return graph, plan(graph, text, given, pinned=pinned, outputs=outs)

@@ -85,7 +85,7 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
 def dot(a: Any, b: Any, out: Any = None) -> Any:
     left, right = lift(a), lift(b)
     if not left.shape or not right.shape:
-        return np.multiply(left, right)
+        return _product("dot", left, right, left.shape + right.shape)
     k = 0 if right.ndim == 1 else right.ndim - 2
     if left.shape[-1] != right.shape[k]:
         shown = [str(side.shape).replace(" ", "") for side in (left, right)]
@@ -108,7 +108,7 @@ def vdot(a: Any, b: Any, /) -> Tracer:
 def inner(a: Any, b: Any, /) -> Any:
     left, right = lift(a), lift(b)
     if not left.shape or not right.shape:
-        return np.multiply(left, right)
+        return dot(left, right)
     if left.shape[-1] != right.shape[-1]:
         shown = [str(side.shape).replace(" ", "") for side in (left, right)]
         raise ValueError(
@@ -125,7 +125,11 @@ def outer(a: Any, b: Any, out: Any = None) -> Tracer:
     return node("outer", [left, right], left.shape + right.shape, dtype)
 
 
-implements("linalg.outer")(lambda x1, x2, /: outer(x1, x2))
+@implements("linalg.outer")
+def vector_outer(x1: Any, x2: Any, /) -> Tracer:
+    if lift(x1).ndim != 1 or lift(x2).ndim != 1:
+        raise ValueError("Input arrays must be one-dimensional")
+    return outer(x1, x2)
 
 
 @implements("tensordot", "linalg.tensordot")
@@ -273,6 +277,9 @@ def multi_dot(arrays: Any, *, out: Any = None) -> Any:
     parts = [lift(array) for array in arrays]
     if len(parts) < 2:
         raise ValueError("Expecting at least two arrays.")
+    for i, part in enumerate(parts):
+        if part.ndim != 2 and (part.ndim != 1 or 0 < i < len(parts) - 1):
+            raise np.linalg.LinAlgError(f"{part.ndim}-dimensional array given. Array must be two-dimensional")
     first, last = parts[0].ndim, parts[-1].ndim
     parts[0] = reshaped(parts[0], (1, *parts[0].shape)) if first == 1 else parts[0]
     parts[-1] = reshaped(parts[-1], (*parts[-1].shape, 1)) if last == 1 else parts[-1]

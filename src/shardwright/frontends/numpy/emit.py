@@ -143,6 +143,11 @@ def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:
     return axes
 
 
+def with_a_dim(value: Tracer, axis: Any) -> Tracer:
+    """Some functions take an array without dims for one of one element, if the axis is 0 or -1."""
+    return reshaped(value, (1,)) if not value.shape and axis in (0, -1) else value
+
+
 def broadcast_shape(*shapes: Shape) -> Shape:
     """The common shape, or NumPy's error of ufuncs."""
     distinct = {shape for shape in shapes if shape}

@@ -10,7 +10,7 @@ import numpy as np
 from ...spec.sharding import Shape
 from . import registry
 from .dtypes import Array, number_attr, stand_in, tiny
-from .emit import axes_of, axis_of, broadcast, cast, lift, node, reshaped
+from .emit import axes_of, axis_of, broadcast, cast, lift, node, reshaped, with_a_dim
 from .indexing import taken
 from .recorder import place
 from .registry import implements
@@ -138,6 +138,7 @@ def repeat(a: Any, repeats: Any, axis: Any = None) -> Tracer:
     x, counts = lift(a), np.asarray(_known("repeat", repeats))
     if axis is None:
         x, axis = ravel(x), 0
+    x = with_a_dim(x, axis)
     axis = axis_of(axis, x.ndim)
     size, before, after = x.shape[axis], x.shape[:axis], x.shape[axis + 1 :]
     if counts.size != 1:  # each element its own count: known here, so the places are known too

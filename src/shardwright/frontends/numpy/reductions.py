@@ -37,7 +37,7 @@ def _dtype(function: Callable[..., Any], source: DType, dtype: DType | None) -> 
 
 def _reduced(op: str, function: Callable[..., Any], a: Any, axis: Any, dtype: Any = None, keepdims: Any = False) -> Any:
     x = lift(a)
-    axes = axes_of(axis, x.ndim)
+    axes = () if not x.shape and axis in (0, -1) else axes_of(axis, x.ndim)  # NumPy is as lenient
     wanted = _dtype(function, x.dtype, None if dtype is None else np.dtype(dtype))
     return node(op, [x], _kept(x.shape, axes, keepdims), wanted, axis=tuple(sorted(axes)), keepdims=bool(keepdims))
 
@@ -97,6 +97,8 @@ def _chosen(op: str, function: Callable[..., Any], a: Any, axis: Any, keepdims: 
     if axis is None:
         flat = _chosen(op, function, reshaped(x, (x.size,)), 0, False)
         return reshaped(flat, (1,) * x.ndim) if keepdims else flat
+    if not x.shape and axis in (0, -1):
+        return full(0, INT)
     axis = axis_of(axis, x.ndim)
     _need_elements(function, x, axis)
     return node(op, [x], _kept(x.shape, (axis,), keepdims), INT, axis=axis, keepdims=bool(keepdims))
@@ -176,7 +178,7 @@ def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = Fals
     x: Any = lift(a)
     if weights is None:
         made = mean(x, axis, keepdims=keepdims)
-        scale = full(x.size / made.size if made.size else math.nan, made.dtype)
+        scale = full(x.size / made.size, made.dtype)
     else:
         weight: Any = _fitted_weights(x, lift(weights), axis)
         dtype = np.result_type(x.dtype, weight.dtype, *(["f8"] if x.dtype.kind in "biu" else []))
@@ -351,6 +353,14 @@ def _euclidean(v: Any, keepdims: Any) -> Any:
     return reshaped(made, (1,) * v.ndim) if keepdims else made
 
 
+def _max_or_zero(v: Any, axis: Any, keepdims: Any) -> Any:
+    """The greatest magnitude; that of nothing is 0."""
+    axes = axes_of(axis, v.ndim)
+    if 0 in (v.shape[d] for d in axes):
+        return full(0, v.dtype, _kept(v.shape, axes, keepdims))
+    return max(v, axis, keepdims=keepdims)
+
+
 def _conjugate_square(v: Any) -> Any:
     return (np.conjugate(v) * v).real if v.dtype.kind == "c" else v * v
 
@@ -363,7 +373,7 @@ def _vector_norm(v: Any, ord: Any, axis: Any, keepdims: Any) -> Any:
     if ord == 0:
         return sum(cast(v != 0, np.empty(0, v.dtype).real.dtype), axis, keepdims=keepdims)
     if ord in (math.inf, -math.inf):
-        return (max if ord > 0 else min)(np.absolute(v), axis, keepdims=keepdims)
+        return (_max_or_zero if ord > 0 else min)(np.absolute(v), axis, keepdims=keepdims)
     if ord == 1:
         return sum(np.absolute(v), axis, keepdims=keepdims)
     total = sum(np.absolute(v) ** ord, axis, keepdims=keepdims)
@@ -381,7 +391,7 @@ def _matrix_norm(v: Any, ord: Any, axes: tuple[int, ...], keepdims: Any) -> Any:
             )
         )
     summed, chosen = axes if ord in (1, -1) else axes[::-1]
-    best = max if ord > 0 else min
+    best = _max_or_zero if ord > 0 else min
     made = best(sum(np.absolute(v), summed, keepdims=True), chosen, keepdims=True)
     return made if keepdims else reshaped(made, _kept(v.shape, axes, False))
 

@@ -10,10 +10,9 @@ import numpy as np
 from . import registry
 from .aliasing import view_of
 from .dtypes import BOOL, INT, DType, tiny
-from .emit import axis_of, broadcast, broadcast_shape, cast, full, lift, node, reshaped
+from .emit import axis_of, broadcast, broadcast_shape, cast, full, lift, node, reshaped, with_a_dim
 from .indexing import taken
 from .kernels import erf as erf_of_numbers
-from .recorder import place
 from .registry import implements
 from .tracer import Tracer
 
@@ -77,14 +76,11 @@ def round(a: Any, decimals: int = 0, out: Any = None) -> Any:
         return np.copy(x)
     if decimals == 0:
         return np.rint(x)
-    if x.dtype.kind not in "f":
-        error = registry.unsupported_argument("numpy.round", "decimals")
-        error.help = f"round {x.dtype} to whole numbers, or its parts one by one"
-        raise place(error)
+    if x.dtype.kind == "c":
+        return node("complex", [round(x.real, decimals), round(x.imag, decimals)], x.shape, x.dtype)
     scale = float(10 ** abs(decimals))
-    if decimals > 0:
-        return np.rint(x * scale) / scale
-    return np.rint(x / scale) * scale
+    made = np.rint(x * scale) / scale if decimals > 0 else np.rint(x / scale) * scale
+    return registry.fit_in_place(x, made) if x.dtype.kind == "b" else cast(made, x.dtype)
 
 
 @implements("fix")
@@ -230,6 +226,7 @@ def take(a: Any, indices: Any, axis: Any = None, out: Any = None, mode: str = "r
     x, index = lift(a), lift(indices)
     if axis is None:
         x, axis = reshaped(x, (x.size,)), 0
+    x = with_a_dim(x, axis)
     axis = axis_of(axis, x.ndim)
     if index.dtype.kind not in "biu":
         raise TypeError(f"Cannot cast array data from {index.dtype!r} to {INT!r} according to the rule 'safe'")
@@ -278,7 +275,7 @@ def sort(a: Any, axis: Any = -1, kind: Any = None, order: Any = None, *, stable:
 @implements("argsort")
 def argsort(a: Any, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> Tracer:
     """Which of two equal elements comes first is NumPy's choice, unless the order is to be stable."""
-    x, axis = _flat(a, axis)
+    x, axis = _flat(with_a_dim(lift(a), axis), axis)
     attrs = {"stable": True} if stable or kind in ("stable", "mergesort") else {}
     return node("argsort", [x], x.shape, INT, axis=axis, **attrs)
 

@@ -46,7 +46,11 @@ def _check_order(name: str, order: str) -> None:
 
 @implements("ravel")
 def ravel(a: Any, order: str = "C") -> Tracer:
-    return reshape(a, -1, order="C" if order in "KA" and lift(a).ndim < 2 else order)
+    if order in "KA" and lift(a).ndim < 2:
+        order = "C"
+    if order != "F":
+        _check_order("ravel", order)
+    return reshape(a, -1, order=order)
 
 
 @implements("expand_dims")

@@ -220,7 +220,6 @@ class Tracer:
     take, repeat, dot, round = _function("take"), _function("repeat"), _function("dot"), _function("round")
     diagonal, trace, clip = _function("diagonal"), _function("trace"), _function("clip")
     nonzero, compress = _function("nonzero"), _function("compress")
-    conj = conjugate = _unary(np.conjugate)
 
     def reshape(self, *shape: Any, order: str = "C", copy: Any = None) -> Any:
         return _np.reshape(self, shape[0] if len(shape) == 1 else shape, order=order, copy=copy)
@@ -236,6 +235,11 @@ class Tracer:
         if order not in ("K", "A", "C") or not np.can_cast(self.dtype, np.dtype(dtype), casting):
             _np.empty(0, self.dtype).astype(dtype, order=order, casting=casting)  # NumPy's own error
         return _np.astype(self, dtype, copy=bool(copy))
+
+    def conj(self) -> Any:
+        return np.conjugate(self) if self.dtype.kind == "c" else self
+
+    conjugate = conj
 
     def flatten(self, order: str = "C") -> Any:
         return _np.copy(_np.ravel(self, order=order))

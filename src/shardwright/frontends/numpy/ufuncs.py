@@ -144,6 +144,8 @@ def _reduce(
 
 
 def _accumulate(ufunc: np.ufunc, array: Any, axis: Any = 0, dtype: Any = None, out: Any = None) -> Any:
+    if not array.shape:
+        raise TypeError("cannot accumulate on a scalar")
     return ACCUMULATIONS[ufunc](array, axis=axis, dtype=dtype)
 
 
