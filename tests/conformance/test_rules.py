@@ -29,26 +29,10 @@ from shardwright.spec.sharding import ShardingSpec
 # StableHLO's forms, which NumPy does not have: their rules agree with Shardy's (tests/oracle); they are run when a
 # frontend brings them.
 ELSEWHERE = {
-    "approx_top_k",
-    "batch_norm_inference",
-    "bitcast_convert",
-    "cholesky",
-    "convolution",
-    "core.constant",
-    "dynamic_slice",
-    "dynamic_update_slice",
-    "eigh",
-    "fft",
-    "householder_product",
-    "qr",
-    "reduce_window",
-    "reverse",
-    "rng",
-    "rng_bit_generator",
-    "select_and_scatter",
-    "top_k",
-    "triangular_solve",
-}
+    "approx_top_k", "batch_norm_inference", "bitcast_convert", "cholesky", "convolution", "core.constant",
+    "dynamic_slice", "dynamic_update_slice", "eigh", "fft", "householder_product", "qr", "reduce_window", "reverse",
+    "rng", "rng_bit_generator", "select_and_scatter", "top_k", "triangular_solve",
+}  # fmt: skip
 LINE = [DeviceMesh("x=2"), DeviceMesh("x=3"), DeviceMesh("x=4")]
 GRID = [DeviceMesh("x=2, y=2"), DeviceMesh("x=2, y=3")]
 SIZES = {"even": (12, 12), "uneven": (7, 5), "ones": (1, 1), "empty": (0, 4)}

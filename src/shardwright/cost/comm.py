@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ..errors import SpecError, near_misses
 from ..spec.axes import AxisRef, axes_size
-from ..spec.collective import collective_bytes
+from ..spec.collective import COLLECTIVES, collective_bytes
 from ..spec.reshard import Step
 from .hardware import PS, Hardware, Link
 
@@ -28,6 +29,8 @@ def communication_cost(kind: str, axes: Sequence[AxisRef], local_bytes: int, har
     """
     if kind in LOCAL_STEPS:
         return 0
+    if kind not in COLLECTIVES:
+        raise SpecError(f"no collective is called {kind!r}", help=near_misses(kind, COLLECTIVES))
     return sent_cost(kind, axes, collective_bytes(kind, axes_size(axes), local_bytes), hardware)
 
 

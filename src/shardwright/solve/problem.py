@@ -15,7 +15,7 @@ from ..cost.comm import steps_cost
 from ..cost.compute import ARITHMETIC, cost_class, local_sizes, op_time, operations
 from ..cost.hardware import H100, Hardware
 from ..cost.memory import local_bytes
-from ..errors import ShardwrightError
+from ..errors import ShardwrightError, SpecError, near_misses
 from ..ir.core import BARRIER
 from ..ir.graph import Graph, Node, TensorType
 from ..ir.json import graph_from_json, strict_loads
@@ -82,6 +82,9 @@ class Problem:
         hardware = hardware or H100
         hardware.check(mesh)
         said = {_value(graph, key): spec for key, spec in (given or {}).items()}
+        for i in out_specs or {}:
+            if not 0 <= i < len(graph.outputs):
+                raise SpecError(f"a sharding is given for output {i}, but there are {len(graph.outputs)}")
         return cls(
             graph,
             mesh,
@@ -202,7 +205,10 @@ class Problem:
 def _value(graph: Graph, key: int | str) -> int:
     found = graph.by_name.get(key) if isinstance(key, str) else key
     if found is None or not 0 <= found < len(graph.values):
-        raise PlanInfeasible(f"a sharding is given for {key!r}, which is no value of {graph.name}")
+        raise SpecError(
+            f"a sharding is given for {key!r}, which is no value of {graph.name}",
+            help=near_misses(key, graph.by_name) if isinstance(key, str) else None,
+        )
     return found
 
 

@@ -22,9 +22,8 @@ from ..spec.sharding import ShardingSpec
 from .problem import Problem
 from .strategies import Strategy
 
-LEAST = 8
-BRANCHES = 768
-"""About how many states a beam makes at a strategic node; it carries on as many as that allows, at least 8."""
+BRANCHES, LEAST = 768, 16
+"""About how many states a beam makes at a strategic node, and how few it carries on at least."""
 WINDOW = 32
 """How many nodes behind a changed one are walked again to see what the change costs."""
 
@@ -107,7 +106,7 @@ class Walker:
         """What is still to pay: values that exist only pending have to be reduced, by half an all_reduce at least."""
         cost = 0
         for value, held in state.copies.items():
-            if held[0].partial and all([copy.partial for copy in held]):
+            if held[0].partial and all(copy.partial for copy in held):
                 cost += self.problem.move(value, held[0], self.finished(held[0])) // 2
         return cost
 

@@ -58,27 +58,31 @@ def primes(n: int) -> list[int]:
 
 
 def make_atoms(mesh: DeviceMesh, refs: Iterable[AxisRef]) -> tuple[AxisRef, ...]:
-    """Cut every axis where one of ``refs`` begins or ends; small meshes down to primes."""
+    """Cut every axis where one of ``refs`` begins or ends; on small meshes the parts again, down to primes.
+
+    Cuts that exclude each other, such as 2 and 3 in an axis of 6, cannot all be kept: see `expresses`.
+    """
     cuts: dict[str, set[int]] = {axis.name: {1, axis.full} for axis in mesh.axes if axis.full > 1}
     for ref in refs:
         if ref.size > 1:
             cuts[ref.name] |= {ref.pre, ref.end}
-    if sum(len(primes(size)) for size in mesh.shape) <= PRIME_LIMIT:
-        for axis in mesh.axes:
-            step = 1
-            for p in primes(axis.full):
-                step *= p
-                cuts[axis.name].add(step)
+    small = sum(len(primes(size)) for size in mesh.shape) <= PRIME_LIMIT
     atoms = []
     for axis in mesh.axes:
-        points = sorted(cuts.get(axis.name, ()))
-        # Cuts of 2 and 3 in an axis of 6 exclude each other; keep those that divide the next.
         kept = [1]
-        for point in points[1:]:
-            if point % kept[-1] == 0:
+        for point in sorted(cuts.get(axis.name, ()))[1:]:
+            if point % kept[-1] == 0 and axis.full % point == 0:
                 kept.append(point)
-        atoms += [AxisRef(axis.name, a, b // a, axis.full) for a, b in pairwise(kept)]
+        for a, b in pairwise(kept):
+            for p in primes(b // a) if small else [b // a]:
+                atoms.append(AxisRef(axis.name, a, p, axis.full))
+                a *= p
     return tuple(atoms)
+
+
+def expresses(atoms: Sequence[AxisRef], ref: AxisRef) -> bool:
+    """Whether an axis is made of whole atoms."""
+    return prod(atom.size for atom in atoms if ref.contains(atom)) == ref.size
 
 
 class Space:

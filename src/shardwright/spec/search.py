@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 from .axes import merge_axes
 from .collective import collective_bytes
-from .layouts import SMALL, Dims, Layout, Move, Pending, Space, make_atoms
+from .layouts import SMALL, Dims, Layout, Move, Pending, Space, expresses, make_atoms
 from .mesh import DeviceMesh
 from .permute import Recipe, finish_by_permute, finish_sizes, named_moves, recipes
 from .reshard import CostFn, Step, bytes_cost
-from .sharding import Shape, ShardingSpec
+from .sharding import DimSpec, Shape, ShardingSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,6 +58,12 @@ def find_steps(
     source: ShardingSpec, target: ShardingSpec, shape: Shape, item_bytes: int, cost: CostFn, idle: bool = True
 ) -> tuple[Step, ...]:
     space = space_for(source.mesh, (source, target), shape, idle)
+    torn = {axis.name for spec in (source, target) for axis in spec.used_axes if not expresses(space.atoms, axis)}
+    if torn:
+        # An axis of 6 cut as 2 x 3 on one side and as 3 x 2 on the other: undo it, then go on from there.
+        middle = _without(source, torn)
+        first = find_steps(source, middle, shape, item_bytes, cost, idle)
+        return first + find_steps(middle, target, shape, item_bytes, cost, idle)
     path = _search(space, space.layout(source), space.layout(target), item_bytes, cost)
     steps: list[Step] = []
     here = source.closed()
@@ -65,11 +71,21 @@ def find_steps(
         after = target.closed() if i == len(path) - 1 else move.spec or space.spec(move.after)
         step = as_step(space, move, here, after, item_bytes)
         if steps and step.kind == steps[-1].kind == "slice" and step.dim == steps[-1].dim:
-            first = steps.pop()  # two cuts of one dim are one cut
-            step = replace(step, axes=merge_axes(first.axes + step.axes), before=first.before)
+            cut = steps.pop()  # two cuts of one dim are one cut
+            step = replace(step, axes=merge_axes(cut.axes + step.axes), before=cut.before)
         steps.append(step)
         here = after
     return tuple(steps)
+
+
+def _without(spec: ShardingSpec, names: set[str]) -> ShardingSpec:
+    """A sharding with every dim cut back to before the first of these axes, and none of them pending."""
+    dims = []
+    for dim in spec.dims:
+        keep = next((i for i, axis in enumerate(dim.axes) if axis.name in names), len(dim.axes))
+        dims.append(DimSpec(dim.axes[:keep]))
+    partial = tuple(pair for pair in spec.partial if pair[0].name not in names)
+    return ShardingSpec.make(spec.mesh, tuple(dims), partial)
 
 
 def as_step(space: Space, move: Move, before: ShardingSpec, after: ShardingSpec, item_bytes: int) -> Step:
@@ -346,11 +362,10 @@ def _pair_by_pair(
 
     found = np.zeros((len(specs), len(specs)), np.int64)
     for i, source in enumerate(specs):
-        space_layouts = ((j, target) for j, target in enumerate(specs) if not source.same_layout(target))
-        for j, target in space_layouts:
-            space = space_for(source.mesh, (source, target), shape, idle)
-            path = _search(space, space.layout(source), space.layout(target), item_bytes, cost)
-            found[i, j] = sum(move_cost(space, move, item_bytes, cost) for move in path)
+        for j, target in enumerate(specs):
+            if not source.same_layout(target):
+                steps = find_steps(source, target, shape, item_bytes, cost, idle)
+                found[i, j] = sum(0 if s.is_local else cost(s.kind, s.axes, s.local_bytes) for s in steps)
     return found
 
 

@@ -157,6 +157,8 @@ class _Round:
         return shards
 
     def check_shapes(self, local: Local, shards: Shards) -> None:
+        if len(shards) != self.mesh.size:
+            raise VerifyError(f"{len(shards)} of {self.mesh.size} devices hold a shard of %{local.name}")
         for position, shard in enumerate(shards):
             shape = local.local_shape(position)
             if shard.shape != shape:

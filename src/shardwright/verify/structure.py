@@ -110,7 +110,9 @@ class _Structure:
             self.axes(local.spec.used_axes)
             local.spec.replace()  # read anew, which refuses an axis used twice and reductions that do not exist
         except ShardwrightError as error:
-            raise VerifyError(f"%{local.name}: {error.fact}", rows=error.rows).add("type", local) from None
+            raise VerifyError(f"%{local.name}: {error.fact}", rows=error.rows).add(
+                "type", f"{local.type} as {local.spec}"
+            ) from None
 
     def axes(self, axes: Axes) -> None:
         for axis in axes:

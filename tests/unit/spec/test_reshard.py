@@ -86,6 +86,18 @@ def test_rank_must_fit() -> None:
         reshard(spec("[x, _]", mesh), spec("[_, x]", mesh), (4,))
 
 
+def test_an_axis_of_6_cut_both_ways() -> None:
+    """2 x 3 and 3 x 2 have no common parts; the way leads through the uncut axis, and is exact."""
+    mesh = DeviceMesh("x=6")
+    source, target = spec("[_, x:(1)2]", mesh), spec("[x:(1)3, _]", mesh)
+    tensor = np.arange(18.0).reshape(3, 6)
+    shards = scatter(tensor, source)
+    for step in reshard(source, target, (3, 6)):
+        shards = apply_step(shards, step)
+    assert np.array_equal(gather(shards, target, (3, 6)), tensor)
+    assert [shard.shape for shard in shards] == [target.local_shape((3, 6), p) for p in mesh]
+
+
 def test_idle_axes_are_used_only_if_allowed() -> None:
     """Slicing over an unused axis makes the all_reduce smaller; lowering does without."""
     mesh = DeviceMesh("x=4, y=2")

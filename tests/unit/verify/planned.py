@@ -114,6 +114,26 @@ def update(shape: tuple[int, ...] = (6, 8)) -> Graph:
     return b.finish([new], updates=[(0, 0)])
 
 
+def two_paths(shape: tuple[int, ...] = (6, 8)) -> Graph:
+    """Two inputs of one type, each with a path of its own, and two outputs."""
+    b = GraphBuilder("two_paths")
+    x, y = b.input(shape, name="x"), b.input(shape, name="y")
+    p, q = b.op("exp", [x], [shape], names=["p"]), b.op("sin", [y], [shape], names=["q"])
+    return b.finish([b.op("subtract", [p, q], [shape], names=["d"]), b.op("divide", [q, p], [shape], names=["r"])])
+
+
+def along(size: int = 6) -> Graph:
+    """Ops along one dim of a cube, in which a wrong dim is easily overlooked."""
+    b = GraphBuilder("along")
+    cube, square = (4, size, size), (4, size)
+    x = b.input(cube, name="x")
+    c = b.op("cumsum", [x], [cube], names=["c"], attrs={"axis": 1})
+    s = b.op("sort", [c], [cube], names=["s"], attrs={"axis": 2})
+    out = b.op("reduce_max", [s], [square], names=["out"], attrs={"axis": (1,), "keepdims": False})
+    bounds = {"start": (None, 1), "stop": (None, 4), "step": (None, 1)}
+    return b.finish([b.op("slice", [out], [(4, 3)], names=["part"], attrs=bounds)])
+
+
 Case = tuple[Graph, Program]
 
 
@@ -147,5 +167,13 @@ def cases() -> dict[str, Case]:
         "embedding": case(embedding(), "dp=2, tp=4", {"table": "[tp, _]", "index": "[dp]"}),
         "embedding, three": case(embedding(), "x=3", {"table": "[x, _]"}),
         "counted": case(counted(), "x=2, y=3", {"x": "[x, y]", "n": "[y]"}),
+        "reduced and scattered": case(
+            mlp(8, 6, 8), "x=4", {"x": "[_, x]", "w1": "[x, _]"}, pinned={"h": "[_, x]"}, outputs={0: "[x, _]"}
+        ),
+        "made pending": case(moved(), "x=2, y=2", {}, pinned={"x": "[x, _]", "a": "[x, _] // y"}),
+        "parts of an axis": case(moved((8, 8)), "x=4", {}, pinned={"x": "[x:(1)2, x:(2)2]", "c": "[_, x:(1)2]"}),
+        "parts, permuted": case(moved((12, 8)), "x=4, y=3", {}, pinned={"x": "[y+x:(1)2, x:(2)2]", "c": "[x+y, _]"}),
+        "two paths": case(two_paths(), "x=2, y=2", {"x": "[x, y]", "y": "[x, y]"}),
+        "along": case(along(), "dp=2, tp=4", {"x": "[dp, _, tp]"}, outputs={0: "[_, tp]"}),
         "update": case(update(), "x=3", {"w": "[x, _]", "g": "[_, x]"}),
     }

@@ -95,10 +95,9 @@ def flipped(x: Tracer, axes: tuple[int, ...]) -> Tracer:
 def getitem(x: Tracer, key: Any) -> Tracer:
     mask = _mask(key)
     if isinstance(mask, np.ndarray) and mask.ndim > 1:
-        _check_mask(x, mask)
-        rows = reshaped(x, (mask.size, *x.shape[mask.ndim :]))
-        return taken(rows, lift(np.flatnonzero(mask)), 0)
-    entries = _entries(key, x.ndim)
+        check_mask(mask, x.shape)
+        return taken(_rows(x, mask), lift(np.flatnonzero(mask)), 0)
+    entries = _entries(key, x.shape)
     arrays = [i for i, entry in enumerate(entries) if _is_array(entry)]
     if not arrays:
         part = window(x.shape, entries)
@@ -117,7 +116,12 @@ def setitem(x: Tracer, key: Any, value: Any) -> None:
     if mask is not None and (isinstance(mask, Tracer) or np.ndim(value) <= x.ndim - mask.ndim):
         write(x, _where_mask(x, mask, value))
         return
-    entries = _entries(key, x.ndim)
+    if isinstance(mask, np.ndarray) and mask.ndim > 1:
+        check_mask(mask, x.shape)
+        rows = _rows(x, mask)
+        write(x, reshaped(_scattered(rows, _entries(np.flatnonzero(mask), rows.shape), 0, value), x.shape))
+        return
+    entries = _entries(key, x.shape)
     arrays = [i for i, entry in enumerate(entries) if _is_array(entry)]
     if not arrays:
         part = window(x.shape, entries)
@@ -152,25 +156,44 @@ def _fitted(value: Any, shape: Shape, target: Tracer) -> Tracer:
 # Keys.
 
 
-def _entries(key: Any, ndim: int) -> tuple[Any, ...]:
+def _entries(key: Any, shape: Shape) -> tuple[Any, ...]:
     """The key with one entry a dim, besides None; ints are Python's, arrays hold integers."""
     parts = [_entry(part) for part in (key if isinstance(key, tuple) else (key,))]
-    parts = [item for part in parts for item in (part if isinstance(part, tuple) else (part,))]
-    taken = sum(1 for part in parts if part is not None and part is not Ellipsis)
-    if taken > ndim:
-        raise IndexError(f"too many indices for array: array is {ndim}-dimensional, but {taken} were indexed")
+    taken = sum(_dims_taken(part) for part in parts)
+    if taken > len(shape):
+        raise IndexError(f"too many indices for array: array is {len(shape)}-dimensional, but {taken} were indexed")
     dots = [i for i, part in enumerate(parts) if part is Ellipsis]
     if len(dots) > 1:
         raise IndexError("an index can only have a single ellipsis ('...')")
     at = dots[0] if dots else len(parts)
-    rest = [slice(None)] * (ndim - taken)
-    return (*parts[:at], *rest, *parts[at + 1 :])
+    rest = [slice(None)] * (len(shape) - taken)
+    found: list[Any] = []
+    dim = 0
+    for part in (*parts[:at], *rest, *parts[at + 1 :]):
+        if _is_mask(part):
+            check_mask(part, shape[dim:])
+        dim += _dims_taken(part)
+        found += part.nonzero() if _is_mask(part) else [part]  # numbers are known, so is the shape
+    return tuple(found)
+
+
+def _dims_taken(part: Any) -> int:
+    return 0 if part is None or part is Ellipsis else part.ndim if _is_mask(part) else 1
+
+
+def _is_mask(part: Any) -> bool:
+    return isinstance(part, np.ndarray) and part.dtype.kind == "b"
+
+
+def check_mask(mask: Any, shape: Shape) -> None:
+    if mask.shape != shape[: mask.ndim]:
+        raise IndexError(f"boolean index did not match indexed array: mask {mask.shape}, array {shape}")
 
 
 def _entry(part: Any) -> Any:
     if part is None or part is Ellipsis or isinstance(part, slice):
         return part
-    if isinstance(part, bool | np.bool_):
+    if isinstance(part, bool | np.bool_) or (_is_mask(part) and not part.ndim):
         raise place(TraceError("a boolean cannot be an index in a traced function", help="say x[None] or x[:0]"))
     if isinstance(part, Tracer):
         if part.dtype.kind == "b":
@@ -182,11 +205,9 @@ def _entry(part: Any) -> Any:
         array = np.asarray(part)
         if array.size == 0 and isinstance(part, list):
             array = array.astype(INT)
-        if array.dtype.kind == "b":
-            return array.nonzero()  # numbers are known, so is the shape
-        if array.dtype.kind not in "iu":
+        if array.dtype.kind not in "iub":
             raise IndexError("arrays used as indices must be of integer (or boolean) type")
-        return array if array.ndim else int(array)
+        return array if array.ndim or array.dtype.kind == "b" else int(array)
     try:
         return part.__index__()
     except AttributeError:
@@ -316,13 +337,13 @@ def _mask(key: Any) -> Tracer | Array | None:
     return None
 
 
-def _check_mask(x: Tracer, mask: Tracer | Array) -> None:
-    if mask.shape != x.shape[: mask.ndim]:
-        raise IndexError(f"boolean index did not match indexed array: mask {mask.shape}, array {x.shape}")
+def _rows(x: Tracer, mask: Array) -> Tracer:
+    """The dims of a mask as one."""
+    return reshaped(x, (mask.size, *x.shape[mask.ndim :]))
 
 
 def _where_mask(x: Tracer, mask: Tracer | Array, value: Any) -> Tracer:
-    _check_mask(x, mask)
+    check_mask(mask, x.shape)
     rest = x.shape[mask.ndim :]
     new = value if isinstance(value, Tracer) else np.asarray(value)
     if new.ndim > len(rest):

@@ -152,13 +152,13 @@ def _accumulate(ufunc: np.ufunc, array: Any, axis: Any = 0, dtype: Any = None, o
 @registry.hook("fit_in_place")
 def fit_in_place(target: Tracer, made: Tracer) -> Tracer:
     """NumPy's rules for ``x += y``: the shape must stay, the dtype is cast back if it is of the same kind."""
+    if not np.can_cast(made.dtype, target.dtype, "same_kind"):
+        raise TypeError(f"Cannot cast the result from {made.dtype!r} to {target.dtype!r} with casting rule 'same_kind'")
     if made.shape != target.shape:
         shapes = [str(shape).replace(" ", "") for shape in (target.shape, made.shape)]
         raise ValueError(
             f"non-broadcastable output operand with shape {shapes[0]} doesn't match the broadcast shape {shapes[1]}"
         )
-    if not np.can_cast(made.dtype, target.dtype, "same_kind"):
-        raise TypeError(f"Cannot cast the result from {made.dtype!r} to {target.dtype!r} with casting rule 'same_kind'")
     return cast(made, target.dtype)
 
 

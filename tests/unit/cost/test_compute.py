@@ -1,0 +1,136 @@
+"""Ops by class: arithmetic, bytes, nothing; what splitting saves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from shardwright import DeviceMesh, FactorSharding, OpShardingRule, RuleError, sharding_rule
+from shardwright.cost import H100, compute_cost
+from shardwright.cost.compute import CLASSES, cost_class, factor_axes, local_sizes, op_time, operations
+from shardwright.rules.registry import lookup, records
+from shardwright.spec.axes import Axes
+
+MESH = DeviceMesh("dp=2, tp=4")
+DP, TP = MESH.axes
+MATMUL = OpShardingRule.parse("m k, k n -> m n | m=512 k=1024 n=2048")
+PLAIN = replace(H100, launch=0.0, flops_percent=100, bytes_percent=100)
+"""No launch, no fitted factors: figures that can be worked out by hand."""
+
+
+def axes(rule: OpShardingRule, **given: str) -> tuple[Axes, ...]:
+    return FactorSharding.of(rule, MESH, given).axes
+
+
+def test_a_matmul_is_its_flops_and_its_bytes() -> None:
+    flops = 2 * 512 * 1024 * 2048
+    touched = 4 * (512 * 1024 + 1024 * 2048 + 512 * 2048)
+    expected = flops * 10**12 / PLAIN.peak("f32") + touched * 10**12 / PLAIN.bandwidth
+    assert compute_cost(MATMUL, "matmul", axes(MATMUL), "f32", PLAIN) == pytest.approx(expected, abs=2)
+
+
+@pytest.mark.parametrize("given", [{"m": "dp"}, {"k": "tp"}, {"m": "dp", "n": "tp"}, {"m": "dp+tp"}], ids=str)
+def test_splitting_a_factor_divides_the_flops(given: dict[str, str]) -> None:
+    chosen = axes(MATMUL, **given)
+    ways = 1
+    for over in chosen:
+        for axis in over:
+            ways *= axis.size
+    whole = operations(MATMUL, "matmul", local_sizes(MATMUL, axes(MATMUL)))
+    assert operations(MATMUL, "matmul", local_sizes(MATMUL, chosen)) * ways == whole
+    assert compute_cost(MATMUL, "matmul", chosen, "f32", H100) < compute_cost(
+        MATMUL, "matmul", axes(MATMUL), "f32", H100
+    )
+
+
+def test_uneven_shards_cost_as_much_as_the_largest() -> None:
+    rule = OpShardingRule.parse("m k, k n -> m n | m=10 k=8 n=8")
+    assert local_sizes(rule, axes(rule, m="tp")) == [3, 8, 8]
+    padded = OpShardingRule.parse("m k, k n -> m n | m=12 k=8 n=8")
+    costs = [compute_cost(r, "matmul", axes(r, m="tp"), "f32", H100) for r in (rule, padded)]
+    assert costs[0] == costs[1]
+
+
+def test_half_precision_is_faster() -> None:
+    costs = [compute_cost(MATMUL, "matmul", axes(MATMUL), dtype, H100) for dtype in ("f32", "bf16", "f8e4m3")]
+    assert costs == sorted(costs, reverse=True)
+    assert len(set(costs)) == 3
+
+
+@pytest.mark.parametrize("kind", ["pointwise", "reduce", "memory", "sort"])
+def test_other_classes_cost_their_bytes(kind: str) -> None:
+    rule = OpShardingRule.parse("i j -> i j | i=1024 j=512")
+    expected = 2 * 4 * 1024 * 512 * 10**12 / PLAIN.bandwidth
+    assert compute_cost(rule, kind, axes(rule), "f32", PLAIN) == pytest.approx(expected, abs=2)
+    assert compute_cost(rule, kind, axes(rule, i="tp"), "f32", PLAIN) == pytest.approx(expected / 4, abs=2)
+
+
+def test_each_tensor_may_have_its_own_type() -> None:
+    rule = OpShardingRule.parse("i -> i | i=1000000")
+    same, narrowed = (compute_cost(rule, "pointwise", axes(rule), t, PLAIN) for t in ("f32", ["f32", "bool"]))
+    assert narrowed == pytest.approx(same * 5 / 8, abs=2)
+
+
+def test_a_view_costs_nothing() -> None:
+    rule = OpShardingRule.parse("i j -> j i | i=1024 j=512")
+    assert compute_cost(rule, "view", axes(rule), "f32", H100) == 0
+
+
+def test_a_lookup_does_not_read_its_table() -> None:
+    small, large = (
+        compute_cost(
+            OpShardingRule.parse(f"v d, i -> i d ; v: whole | v={rows} d=64 i=32"), "gather", ((),) * 3, "f32", H100
+        )
+        for rows in (10_000, 10_000_000)
+    )
+    assert small == large
+
+
+def test_a_convolution_does_not_multiply_by_the_image() -> None:
+    attrs = {"dims": "b01f,01io->b01f"}
+    rule = sharding_rule("convolution", [(8, 32, 32, 16), (3, 3, 16, 64)], [(8, 30, 30, 64)], attrs)
+    expected = 2 * (8 * 30 * 30 * 64) * (3 * 3 * 16)
+    assert operations(rule, "conv", local_sizes(rule, ((),) * len(rule.factors))) == expected
+
+
+def test_an_op_of_no_elements_costs_its_launch() -> None:
+    rule = OpShardingRule.parse("i -> i | i=0")
+    assert compute_cost(rule, "pointwise", ((),), "f32", H100) == H100.launch_ps
+
+
+def test_costs_are_whole_numbers() -> None:
+    assert type(compute_cost(MATMUL, "matmul", axes(MATMUL, m="dp"), "bf16", H100)) is int
+    assert type(op_time("memory", 0, [1], [1], "f32", H100)) is int
+
+
+def test_every_op_of_the_book_has_a_known_class() -> None:
+    assert {record.cost for record in records()} <= set(CLASSES)
+
+
+def test_a_record_brings_its_class_and_no_record_is_memory() -> None:
+    assert cost_class(lookup("matmul")) == "matmul"
+    assert cost_class(None) == "memory"
+
+
+def test_an_unknown_class_is_an_error_that_names_the_near_one() -> None:
+    with pytest.raises(RuleError, match="no cost class is called 'matmull'") as caught:
+        cost_class("matmull")
+    assert "did you mean 'matmul'?" in str(caught.value)
+    with pytest.raises(RuleError) as caught:
+        cost_class(replace(lookup("add"), cost="free"))
+    assert "add" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "given"),
+    [
+        ("m k, k n -> m n | m=8 k=16 n=4", {"m": "dp", "k": "tp"}),
+        ("m k, k n -> m n | m=8 k=16 n=4", {"n": "dp+tp"}),
+        ("(a b) -> a b | a=2 b=8", {"a": "dp", "b": "tp"}),
+    ],
+)
+def test_axes_can_be_read_off_the_shardings(text: str, given: dict[str, str]) -> None:
+    rule = OpShardingRule.parse(text)
+    chosen = FactorSharding.of(rule, MESH, given)
+    assert factor_axes(rule, (*chosen.operand_specs, *chosen.result_specs)) == chosen.axes
