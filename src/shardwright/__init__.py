@@ -1,9 +1,21 @@
 """Shardwright: automatic sharding of tensor programs.
 
-Describe devices as a mesh, ops by rules in named factors, and let shardings spread, be chosen, lowered, proven
-and run.  Importing this imports no framework and no solver.
+Describe devices as a mesh, ops by rules in named factors, and let shardings spread, be chosen, lowered, checked and
+run.  Importing this imports no framework beyond NumPy, and no solver of anybody else's.
 """
 
+from . import numpy
+from .api import (
+    ShardedArray,
+    asarray,
+    log,
+    ones,
+    randn,
+    shard_map,
+    with_sharding_constraint,
+    zeros,
+)
+from .api.compile import propagate
 from .errors import (
     GraphError,
     MeshError,
@@ -13,11 +25,14 @@ from .errors import (
     RuleError,
     ShardwrightError,
     SpecError,
+    TraceError,
     UnknownOpError,
+    VerifyError,
 )
+from .frontends.numpy import ShapeDtype, trace
 from .ir import Graph, GraphBuilder, Program
-from .propagate import propagate_sharding, run_hierarchical_propagation_pass
 from .rules import GraphExtractor, rule, sharding_rule
+from .solve import SimpleSolver
 from .spec import (
     DeviceMesh,
     DimSpec,
@@ -48,15 +63,28 @@ __all__ = [
     "PropagationError",
     "ReshardError",
     "RuleError",
+    "ShapeDtype",
+    "ShardedArray",
     "ShardingSpec",
     "ShardwrightError",
+    "SimpleSolver",
     "SpecError",
+    "TraceError",
     "UnknownOpError",
+    "VerifyError",
+    "asarray",
     "compute_global_shape",
+    "log",
     "needs_reshard",
-    "propagate_sharding",
+    "numpy",
+    "ones",
+    "propagate",
+    "randn",
     "reshard",
     "rule",
-    "run_hierarchical_propagation_pass",
+    "shard_map",
     "sharding_rule",
+    "trace",
+    "with_sharding_constraint",
+    "zeros",
 ]

@@ -71,6 +71,26 @@ def compile_graph(
     return finish(graph, mesh, specs, pinned, said)
 
 
+def propagate(
+    graph: Graph, mesh: object, specs: Mapping[str, object], out_specs: Mapping[int, object] | None = None
+) -> Propagated:
+    """Spread shardings over a graph: ``specs`` by the names of values, ``out_specs`` by output.
+
+    >>> graph = Graph.parse("graph f(%x: f32[8, 4]) { %y = exp(%x) : f32[8, 4] return %y }")
+    >>> print(propagate(graph, "dp=2", {"x": "[dp, _]"})["y"])
+    [dp+?, ?]
+    """
+    on = DeviceMesh.of(mesh)
+    said = {
+        graph.by_name[name]: ShardingSpec.of(spec, on, graph.values[graph.by_name[name]].type.rank)
+        for name, spec in specs.items()
+    }
+    outs = {
+        i: ShardingSpec.of(spec, on, graph.values[graph.outputs[i]].type.rank) for i, spec in (out_specs or {}).items()
+    }
+    return run_hierarchical_propagation_pass(graph, said, rule_of, out_specs=outs)
+
+
 def finish(
     graph: Graph,
     mesh: DeviceMesh,

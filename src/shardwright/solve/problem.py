@@ -26,7 +26,7 @@ from ..rules.registry import find
 from ..spec.axes import Axes
 from ..spec.mesh import DeviceMesh
 from ..spec.record import Flow
-from ..spec.reshard import reshard
+from ..spec.reshard import Step, reshard
 from ..spec.rule import OpShardingRule
 from ..spec.sharding import ShardingSpec, wrong_mesh
 
@@ -175,10 +175,13 @@ class Problem:
         key = (self._kinds[value], source, target)
         found = self._moves.get(key)
         if found is None:
-            type = self.graph.type(value)
-            steps = reshard(source, target, type.shape, type.item_bytes)
-            found = self._moves[key] = steps_cost(steps, self.hardware)
+            found = self._moves[key] = steps_cost(self.steps(value, source, target), self.hardware)
         return found
+
+    def steps(self, value: int, source: ShardingSpec, target: ShardingSpec) -> tuple[Step, ...]:
+        """The reshard that lowering writes: axes that neither side uses are left alone."""
+        type = self.graph.type(value)
+        return reshard(source, target, type.shape, type.item_bytes, idle=False)
 
     def held(self, value: int, spec: ShardingSpec) -> int:
         """Bytes of a value on one device."""

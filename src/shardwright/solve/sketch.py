@@ -13,7 +13,6 @@ from ..cost.comm import sent_cost
 from ..cost.memory import Moment, local_bytes, peak_live
 from ..ir.graph import TensorType
 from ..propagate.complete import Complete, Decision
-from ..spec.reshard import reshard
 from ..spec.sharding import ShardingSpec
 from .problem import Problem
 
@@ -63,7 +62,7 @@ class Sketch:
         if spec in held:
             return held[spec]
         type = self.problem.graph.type(value)
-        ways = [reshard(copy, spec, type.shape, type.item_bytes) for copy in held]
+        ways = [self.problem.steps(value, copy, spec) for copy in held]
         best = min(range(len(ways)), key=lambda i: sum(step.bytes for step in ways[i]))
         local = list(held.values())[best]
         for step in ways[best]:

@@ -17,10 +17,12 @@ FLOATS = ["f8", "f4", "f2"]
 CLOSE = {"f8": 1e-12, "f4": 1e-5, "f2": 1e-2}
 
 POINTWISE: dict[str, Case] = {
-    "softmax": snp.softmax, "softmax 0": lambda x: snp.softmax(x, axis=0), "softmax two": lambda x: snp.softmax(x, axis=(0, 1)),
+    "softmax": snp.softmax, "softmax 0": lambda x: snp.softmax(x, axis=0),
+    "softmax two": lambda x: snp.softmax(x, axis=(0, 1)),
     "log_softmax": snp.log_softmax, "logsumexp": snp.logsumexp, "logsumexp axis": lambda x: snp.logsumexp(x, axis=-1),
     "logsumexp keep": lambda x: snp.logsumexp(x, axis=0, keepdims=True), "layer_norm": snp.layer_norm,
-    "layer_norm 0": lambda x: snp.layer_norm(x, axis=0, eps=1e-3), "gelu": snp.gelu, "gelu exact": lambda x: snp.gelu(x, exact=True),
+    "layer_norm 0": lambda x: snp.layer_norm(x, axis=0, eps=1e-3), "gelu": snp.gelu,
+    "gelu exact": lambda x: snp.gelu(x, exact=True),
     "relu": snp.relu, "silu": snp.silu,
 }  # fmt: skip
 

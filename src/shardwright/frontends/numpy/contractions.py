@@ -52,9 +52,11 @@ implements("linalg.matmul")(lambda x1, x2, /: matmul(x1, x2))
 
 
 def _vecdot(x1: Any, x2: Any) -> Any:
+    """A row times a column each."""
     a, b = lift(x1), lift(x2)
-    left = np.conjugate(a) if a.dtype.kind == "c" else a
-    return einsum("...i,...i->...", left, b)
+    row: Any = reshaped(a, (*a.shape[:-1], 1, *a.shape[-1:]))
+    made = matmul(np.conjugate(row) if a.dtype.kind == "c" else row, reshaped(b, (*b.shape, 1)))
+    return reshaped(made, made.shape[:-2])
 
 
 def _matvec(x1: Any, x2: Any) -> Any:
@@ -107,7 +109,7 @@ def vdot(a: Any, b: Any, /) -> Tracer:
 @implements("inner")
 def inner(a: Any, b: Any, /) -> Any:
     left, right = lift(a), lift(b)
-    if not left.shape or not right.shape:
+    if not left.shape or not right.shape or left.ndim == right.ndim == 1:
         return dot(left, right)
     if left.shape[-1] != right.shape[-1]:
         shown = [str(side.shape).replace(" ", "") for side in (left, right)]

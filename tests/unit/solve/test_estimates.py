@@ -1,0 +1,133 @@
+"""The two estimates: the sketch equals the lowered Program, the walk is near it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from shardwright import DeviceMesh, Graph, Program
+from shardwright.cost import H100, program_cost, program_memory
+from shardwright.lower import lower
+from shardwright.solve import Problem
+from shardwright.solve.strategies import strategies
+from shardwright.solve.trial import Plan, Trial
+from shardwright.solve.walk import Walker
+
+MESH = DeviceMesh("dp=2, tp=4")
+Build = Callable[..., Graph]
+
+
+def plans(problem: Problem, count: int) -> list[Plan]:
+    """Some plans, the same each time."""
+    draw = random.Random(0)
+    offered = {n: strategies(problem, n) for n in problem.strategic}
+    return [{n: draw.choice(ways) for n, ways in offered.items()} for _ in range(count)]
+
+
+def shown(program: Program, graph: Graph) -> Program:
+    """With the views of the graph's nodes on its instructions."""
+    views = [() if instr.node is None else graph.nodes[instr.node].views for instr in program.instrs]
+    return replace(program, instrs=tuple(replace(i, views=v) for i, v in zip(program.instrs, views)))
+
+
+@pytest.mark.parametrize("which", ["mlp", "diamond", "transformer_block"])
+@pytest.mark.parametrize("given", [{}, {"x": "[dp, _]"}, {"x": "[_, tp]"}], ids=str)
+def test_a_sketch_costs_and_holds_what_the_program_does(
+    which: str, given: dict[str, str], request: pytest.FixtureRequest
+) -> None:
+    build = request.getfixturevalue(which)
+    graph = build(64, 256, 512)
+    problem = Problem.parse(graph, MESH, given)
+    trial = Trial(problem, None)
+    for plan in plans(problem, 12):
+        tried = trial(plan)
+        program = lower(tried.complete)
+        cost = program_cost(program, H100)
+        assert (tried.sketch.compute, tried.sketch.communication) == (cost.compute, cost.communication)
+        assert tried.sketch.collectives == len(program.collectives)
+        assert tried.sketch.peak == program_memory(shown(program, graph))
+        assert tried.cost == cost.total
+
+
+def test_uneven_and_unknown_ops_too() -> None:
+    graph = Graph.parse("""graph f(%x: f32[10, 7], %w: f32[7, 9]) {
+      %h = matmul(%x, %w) : f32[10, 9]
+      %u = no.such_op(%h) : f32[10, 9]
+      %y = add(%u, %h) : f32[10, 9]
+      return %y, %h
+    }""")
+    problem = Problem.parse(graph, MESH)
+    for plan in plans(problem, 16):
+        tried = Trial(problem, None)(plan)
+        program = lower(tried.complete)
+        assert tried.cost == program_cost(program, H100).total
+        assert tried.sketch.peak == program_memory(program)
+
+
+def test_forced_strategies_are_carried_out(transformer_block: Build) -> None:
+    problem = Problem.parse(transformer_block(), MESH)
+    for plan in plans(problem, 8):
+        decisions = Trial(problem, None)(plan).complete.decisions
+        assert {n: decisions[n].axes for n in plan} == {n: strategy.axes for n, strategy in plan.items()}
+
+
+def test_a_plan_is_tried_once(mlp: Build) -> None:
+    problem = Problem.parse(mlp(64, 256, 512), MESH)
+    asked: list[int] = []
+
+    def price(specs: object) -> int:
+        asked.append(1)
+        return 7
+
+    trial = Trial(problem, price)
+    (plan,) = plans(problem, 1)
+    assert trial(plan) is trial(dict(plan))
+    assert trial(plan).cost == 7
+    assert len(asked) == 1
+    assert trial.forced(plan) == {}
+
+
+@pytest.mark.parametrize("which", ["mlp", "diamond", "transformer_block"])
+def test_the_walk_is_near_the_sketch_where_it_matters(which: str, request: pytest.FixtureRequest) -> None:
+    """For the plan it finds best the fast estimate is right to a few percent."""
+    problem = Problem.parse(request.getfixturevalue(which)(2048, 4096, 8192), MESH)
+    walker = Walker(problem, {n: strategies(problem, n) for n in problem.strategic})
+    plan = walker.beam()
+    assert walker.walk(plan).cost == pytest.approx(Trial(problem, None)(plan).cost, rel=0.05)
+
+
+def test_resuming_a_walk_is_walking_again(transformer_block: Build) -> None:
+    problem = Problem.parse(transformer_block(512, 512, 2048), MESH, {"w_o": "[tp, _]"})
+    walker = Walker(problem, {n: strategies(problem, n) for n in problem.strategic})
+    for plan in plans(problem, 4):
+        here = walker.around(plan)
+        assert here.key == walker.key(walker.walk(plan))
+        for n, ways in walker.offered.items():
+            for strategy in ways[::5]:
+                assert here.with_other(n, strategy) == walker.key(walker.walk({**plan, n: strategy}))
+
+
+def test_a_walk_pays_for_a_shared_reshard_once() -> None:
+    """Two readers of a K-split product: one reduction; the second reader finds the copy."""
+    one, two = (
+        Graph.parse(f"""graph f(%x: f32[512, 512], %w: f32[512, 512]) {{
+          %h = matmul(%x, %w) : f32[512, 512]
+          %a = exp(%h) : f32[512, 512]
+          {more}
+          return %a
+        }}""")
+        for more in ("", "%b = exp(%h) : f32[512, 512]")
+    )
+    costs = []
+    for graph in (one, two):
+        problem = Problem.parse(graph, "d=8")
+        by_k = next(s for s in strategies(problem, 0) if "Split K" in s.text)
+        state = Walker(problem, {0: (by_k,)}).walk({0: by_k})
+        program = lower(Trial(problem, None)({0: by_k}).complete)
+        assert len(program.collectives) == 1
+        assert state.cost == program_cost(program, H100).total
+        costs.append(program_cost(program, H100).communication)
+    assert costs[0] == costs[1]
