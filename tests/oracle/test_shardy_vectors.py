@@ -14,7 +14,14 @@ HERE = Path(__file__).parent
 DATA = sorted((HERE / "data").glob("*.json"))
 FULL = HERE.parents[2] / "shared" / "vectors"
 # Where every plain case must pass; what is skipped there needs control flow, or the neighbours of an op.
-FULL_FILES = {"propagation.json": 206, "reshard_to_collectives.json": 65, "import.json": 17, "rules.json": 86}
+FULL_FILES = {
+    "propagation.json": 206,
+    "reshard_to_collectives.json": 65,
+    "import.json": 17,
+    "rules.json": 86,
+    "insert_explicit_reshards.json": 196,
+    "jax_cases.json": 16,
+}
 
 
 @pytest.mark.parametrize("path", DATA, ids=lambda path: path.stem)

@@ -6,11 +6,11 @@ costs, lowering) never sees the framework.
 
 | part | what it holds |
 |---|---|
-| `errors` | `TraceError`: what cannot be captured, why, and what to write instead |
 | `numpy` | NumPy: `trace` runs a function on tracer arrays; `prepare` and `evaluate` compute ops |
 
 To extend: a package with ``trace(fn, *args, **kwargs)`` (returns a graph, and how arguments and results fold into
 its inputs and outputs) and ``prepare(op, attrs, results)`` (returns what computes the op on a list of operands).
 A frontend imports no other frontend and nothing of the rule book: the names of ops are the contract.
-Importing this package imports no framework.
+What cannot be captured is a `TraceError` that says what to write instead.  Importing this package imports no
+framework.
 """

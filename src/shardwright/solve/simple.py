@@ -33,8 +33,8 @@ EXACT_VISITS = 200
 """Node visits for trying plans in full; a visit costs some 50 times one of the fast kind."""
 PRICED_VISITS = 600
 """The same where the caller brings a price."""
-TRIED, TRIED_PRICED = 2, 4
-"""How many other strategies of a node are tried in full, the most promising first."""
+TRIED = 2
+"""How many other strategies of a node are tried in full before the next node has its turn."""
 MOST_WEIGHTS = 8
 """How often the price of memory is raised where a plan does not fit."""
 
@@ -211,21 +211,28 @@ class _Run:
         return dict(here.plan)
 
     def refine(self, walker: Walker, plan: Plan) -> Plan:
-        """Descend by the cost of the completed plan, or the caller's price."""
-        visits, tried = (PRICED_VISITS, TRIED_PRICED) if self.priced else (EXACT_VISITS, TRIED)
+        """Descend by the cost of the completed plan, or the caller's price.
+
+        A few other strategies of each node are tried first, the most promising; then the next few.
+        """
+        visits = PRICED_VISITS if self.priced else EXACT_VISITS
+        limit = self.trial.count + max(1, visits // max(1, walker.count))
         best = self.trial(plan).key
-        changed = True
-        while changed:
-            changed = False
+        depth = 0
+        while True:
+            changed = left = False
             for n in walker.offered:
-                if visits < walker.count:
-                    return plan
-                for _, strategy in self.others(walker.around(plan), n)[:tried]:
-                    visits -= walker.count
+                others = self.others(walker.around(plan), n)[depth : depth + TRIED]
+                left |= bool(others)
+                for _, strategy in others:
+                    if self.trial.count >= limit:
+                        return plan
                     key = self.trial({**plan, n: strategy}).key
                     if key < best:
                         plan, best, changed = {**plan, n: strategy}, key, True
-        return plan
+            if not changed and not left:
+                return plan
+            depth = 0 if changed else depth + TRIED
 
     def others(self, here: Around, n: int) -> list[tuple[Key, Strategy]]:
         """The other strategies of a node by the fast estimate of the whole plan, the best first."""

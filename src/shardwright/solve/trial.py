@@ -60,6 +60,11 @@ class Trial:
             found = self._known[key] = self.finish(plan, self.propagate(self.seeds(plan)))
         return found
 
+    @property
+    def count(self) -> int:
+        """How many plans were tried."""
+        return len(self._known)
+
     def seeds(self, plan: Plan) -> Specs:
         """Open shardings for the operands of seeded nodes: whoever comes first decides, the user before all."""
         found: Specs = dict(self.problem.given)

@@ -43,7 +43,7 @@ def opaque(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
     made = []
     for r, type in enumerate(call.results):
         count = np.arange(type.elements, dtype=np.float64).reshape(type.shape)
-        made.append(field.from_hash(field.hash(field.word(state, r, type.shape), [count]), type.dtype == "bool"))
+        made.append(field.from_hash(field.hash(field.word(state, r, type.shape), [count])))
     return tuple(made)
 
 

@@ -97,8 +97,7 @@ class _Round:
         whole: list[Any] = [None] * len(graph.values)
         for i, value in enumerate(graph.inputs):
             generator = np.random.default_rng([*self.seed, i])
-            type = graph.type(value)
-            whole[value] = self.field.random(generator, type.shape, type.dtype == "bool")
+            whole[value] = self.field.random(generator, graph.type(value).shape)
         for n, node in enumerate(graph.nodes):
             operands = [
                 [whole[v] for v in operand]

@@ -49,7 +49,8 @@ class FieldArray:
 
     @property
     def truth(self) -> NDArray[np.bool_]:
-        return np.asarray(self.residue != 0)
+        """A boolean is a number like others, and true if it is odd: were it 0 or 1, half would agree by chance."""
+        return np.asarray(self.residue % 2 == 1)
 
 
 class Field:
@@ -85,11 +86,6 @@ class Field:
     def full(self, shape: tuple[int, ...], value: Any) -> FieldArray:
         residue, height = self.constant(value)
         return FieldArray(np.full(shape, residue), np.full(shape, height))
-
-    def bits(self, truth: Any) -> FieldArray:
-        """Booleans: 0 and 1."""
-        numbers = np.asarray(truth, np.float64)
-        return FieldArray(numbers, numbers)
 
     def counting(self, numbers: NDArray[np.int64]) -> FieldArray:
         """Whole numbers as they are: places, offsets."""
@@ -168,10 +164,8 @@ class Field:
                 state = _stir(state + residue.astype(np.uint64))
             return _stir(state)
 
-    def from_hash(self, state: NDArray[np.uint64], truth: bool = False) -> FieldArray:
-        """A number for each hash; booleans stay booleans."""
-        if truth:
-            return self.bits((state >> np.uint64(40)) & np.uint64(1))
+    def from_hash(self, state: NDArray[np.uint64]) -> FieldArray:
+        """A number for each hash."""
         residue = (state % np.uint64(self.p)).astype(np.float64)
         return FieldArray(residue, self.height_of(residue))
 
@@ -182,9 +176,7 @@ class Field:
         heights = (spread >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0
         return heights.reshape(residue.shape)
 
-    def random(self, generator: np.random.Generator, shape: tuple[int, ...], truth: bool = False) -> FieldArray:
-        if truth:
-            return self.bits(generator.integers(0, 2, shape))
+    def random(self, generator: np.random.Generator, shape: tuple[int, ...]) -> FieldArray:
         return FieldArray(
             np.asarray(generator.integers(0, self.p, shape), np.float64), np.asarray(generator.normal(size=shape))
         )

@@ -43,7 +43,8 @@ RISING = (
     "erf", "sigmoid", "relu",
 )  # fmt: skip
 """Rising everywhere.  A logarithm or a root is not: outside its domain it gives NaN, which a maximum keeps."""
-IDENTITY = ("copy", "positive", "core.constraint", "core.barrier")
+IDENTITY = ("copy", "positive", "cast", "core.constraint", "core.barrier")
+"""A number stays what it is in every type."""
 SCALING = ("conj", "real", "imag", "deg2rad", "rad2deg")
 """Linear, and nothing else is asked of them: each multiplies by a number of its own."""
 
@@ -51,11 +52,8 @@ SCALING = ("conj", "real", "imag", "deg2rad", "rad2deg")
 def hashed(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
     """Each result is a hash of the operands, element by element."""
     residues = [operand.residue for operand in operands if operand is not None]
-    made = []
-    for r, type in enumerate(call.results):
-        state = field.hash(field.word(*call.name(r)), residues)
-        made.append(field.from_hash(state, type.dtype == "bool"))
-    return tuple(made)
+    words = [field.word(*call.name(r)) for r in range(len(call.results))]
+    return tuple(field.from_hash(field.hash(word, residues)) for word in words)
 
 
 def monotone(sign: int) -> Handler:
@@ -84,11 +82,6 @@ def negative(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
     return field.scale(operands[0], float(field.p - 1), -1.0)
 
 
-def cast(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
-    """A number stays what it is in every type but bool."""
-    return field.bits(operands[0].truth) if call.results[0].dtype == "bool" else operands[0]
-
-
 def divide(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
     return field.multiply(operands[0], field.reciprocal(operands[1]))
 
@@ -102,24 +95,6 @@ def clip(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
 def where(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
     condition, left, right = operands
     return choose(condition.truth, left, right)
-
-
-Compare = Callable[[Any, Any], Any]
-
-
-def comparison(compare: Compare) -> Handler:
-    """Equal is what has equal residues; the rest goes by height."""
-
-    def handler(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
-        left, right = operands
-        same = left.residue == right.residue
-        return field.bits(compare(np.where(same, 0.0, left.height), np.where(same, 0.0, right.height)))
-
-    return handler
-
-
-def logical(combine: Callable[..., Any]) -> Handler:
-    return lambda field, call, operands: field.bits(combine(*(operand.truth for operand in operands)))
 
 
 # -- reductions -----------------------------------------------------------------------------------------
@@ -137,11 +112,11 @@ def keep_dims(array: FieldArray, call: OpCall, axes: tuple[int, ...]) -> FieldAr
     return array.map(lambda part: np.expand_dims(part, axes)) if call.attrs.get("keepdims") else array
 
 
-def reduction(reduce: Callable[[Field, FieldArray, tuple[int, ...]], FieldArray], truth: bool = False) -> Handler:
+def reduction(reduce: Callable[[Field, FieldArray, tuple[int, ...]], FieldArray]) -> Handler:
     def handler(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
         (x,) = operands
         axes = axes_of(call, len(x.shape))
-        return keep_dims(reduce(field, field.bits(x.truth) if truth else x, axes), call, axes)
+        return keep_dims(reduce(field, x, axes), call, axes)
 
     return handler
 
@@ -158,28 +133,27 @@ def total_product(field: Field, array: FieldArray, axes: tuple[int, ...]) -> Fie
     return field.prod(flattened(array, axes), -1)
 
 
-def extreme(sign: int, empty: float) -> Callable[[Field, FieldArray, tuple[int, ...]], FieldArray]:
+def extreme(sign: int) -> Callable[[Field, FieldArray, tuple[int, ...]], FieldArray]:
     """The highest (sign 1) or lowest (-1); of nothing at all, something that every number beats."""
 
     def reduce(field: Field, array: FieldArray, axes: tuple[int, ...]) -> FieldArray:
         rows = flattened(array, axes)
         if not rows.shape[-1]:
             shape = rows.shape[:-1]
-            return FieldArray(np.full(shape, empty), np.full(shape, -sign * inf))
+            return FieldArray(np.zeros(shape), np.full(shape, -sign * inf))
         at = np.argmax(sign * rows.height, axis=-1)[..., None]
         return rows.map(lambda part: np.take_along_axis(part, at, -1)[..., 0])
 
     return reduce
 
 
-highest, lowest = extreme(1, 0.0), extreme(-1, 1.0)
+highest, lowest = reduction(extreme(1)), reduction(extreme(-1))
 
 HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(RISING, monotone(1)),
     **dict.fromkeys(IDENTITY, identity),
     **dict.fromkeys(SCALING, scaling),
     "negative": negative,
-    "cast": cast,
     "add": lambda field, call, operands: field.add(*operands),
     "subtract": lambda field, call, operands: field.subtract(*operands),
     "multiply": lambda field, call, operands: field.multiply(*operands),
@@ -189,22 +163,10 @@ HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(("minimum", "fmin"), lambda field, call, operands: field.smaller(*operands)),
     "clip": clip,
     "where": where,
-    "equal": comparison(np.equal),
-    "not_equal": comparison(np.not_equal),
-    "less": comparison(np.less),
-    "less_equal": comparison(np.less_equal),
-    "greater": comparison(np.greater),
-    "greater_equal": comparison(np.greater_equal),
-    "logical_and": logical(np.logical_and),
-    "logical_or": logical(np.logical_or),
-    "logical_xor": logical(np.logical_xor),
-    "logical_not": logical(np.logical_not),
     "reduce_sum": reduction(Field.sum),
     "reduce_prod": reduction(total_product),
-    "reduce_max": reduction(highest),
-    "reduce_min": reduction(lowest),
-    "reduce_any": reduction(highest, truth=True),
-    "reduce_all": reduction(lowest, truth=True),
+    **dict.fromkeys(("reduce_max", "reduce_any"), highest),
+    **dict.fromkeys(("reduce_min", "reduce_all"), lowest),
 }
 
 MEANINGS: dict[str, Handler] = {
@@ -214,7 +176,7 @@ MEANINGS: dict[str, Handler] = {
     "pointwise linear": scaling,
     "reduce sum": HANDLERS["reduce_sum"],
     "reduce prod": HANDLERS["reduce_prod"],
-    "reduce max": HANDLERS["reduce_max"],
-    "reduce min": HANDLERS["reduce_min"],
+    "reduce max": highest,
+    "reduce min": lowest,
 }
 """What a record may say of an op that has no line above."""

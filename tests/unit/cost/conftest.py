@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardwright import DeviceMesh, Graph, Program, ShardingSpec, run_hierarchical_propagation_pass
+from shardwright import DeviceMesh, Graph, Program, ShardingSpec
 from shardwright.frontends.numpy import prepare
 from shardwright.lower import lower
-from shardwright.propagate import rule_of
+from shardwright.propagate import rule_of, run_hierarchical_propagation_pass
 from shardwright.propagate.complete import complete
 from shardwright.run import Executed, VirtualEngine, scatter
 

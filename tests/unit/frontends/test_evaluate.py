@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardwright.errors import UnknownOpError
-from shardwright.frontends.errors import TraceError
+from shardwright.errors import TraceError, UnknownOpError
 from shardwright.frontends.numpy import evaluate, numpy_dtype, prepare
 from shardwright.frontends.numpy.kernels import KERNELS
 from shardwright.ir.graph import ITEM_BYTES, TensorType

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.frontends.errors import TraceError
+from shardwright.errors import TraceError
 from shardwright.frontends.numpy import ShapeDtype, trace
 
 Case = Callable[..., Any]
@@ -266,11 +267,11 @@ def swap(x: Any) -> Any:
 
 @shared
 def copies_are_apart(x: Any) -> Any:
-    y, z, w = x.copy(), x.astype(x.dtype), x[[0, 1]]
+    y, z, w, v = x.copy(), x.astype(x.dtype), x[[0, 1]], copy.deepcopy(x)
     flat = x.flatten()
-    y[0] = z[1] = w[0] = 1
+    y[0] = z[1] = w[0] = v[2] = 1
     flat[0] = 2
-    return x, y, z, w, flat
+    return x, y, z, w, v, flat
 
 
 @shared
@@ -349,7 +350,12 @@ def test_a_view_or_a_copy_must_be_said() -> None:
         x[0] = 1
         return y
 
-    for fn in (through_a_reshape, under_a_reshape):
+    def through_a_ravel(x: Any) -> Any:
+        x = x[::2, 0]
+        x.ravel()[0] = 1  # a copy, since x has gaps
+        return x
+
+    for fn in (through_a_reshape, under_a_reshape, through_a_ravel):
         with pytest.raises(TraceError, match="through an array that may share its memory") as caught:
             trace(fn, ShapeDtype((4, 3)))
         assert ".reshape(...).copy()" in str(caught.value)

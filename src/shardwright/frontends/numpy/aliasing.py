@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..errors import TraceError
+from ...errors import TraceError
 from .recorder import place
 
 if TYPE_CHECKING:

@@ -51,24 +51,31 @@ special[np.matmul] = matmul
 implements("linalg.matmul")(lambda x1, x2, /: matmul(x1, x2))
 
 
+def _with_dims(name: str, operand: Any, least: int) -> Tracer:
+    x = lift(operand)
+    if x.ndim < least:
+        raise ValueError(f"{name}: an input operand does not have enough dimensions (has {x.ndim}, needs {least})")
+    return x
+
+
 def _vecdot(x1: Any, x2: Any) -> Any:
     """A row times a column each."""
-    a, b = lift(x1), lift(x2)
+    a, b = _with_dims("vecdot", x1, 1), _with_dims("vecdot", x2, 1)
     row: Any = reshaped(a, (*a.shape[:-1], 1, *a.shape[-1:]))
     made = matmul(np.conjugate(row) if a.dtype.kind == "c" else row, reshaped(b, (*b.shape, 1)))
     return reshaped(made, made.shape[:-2])
 
 
 def _matvec(x1: Any, x2: Any) -> Any:
-    x = lift(x2)
-    made = matmul(x1, reshaped(x, (*x.shape, 1)))
+    x = _with_dims("matvec", x2, 1)
+    made = matmul(_with_dims("matvec", x1, 2), reshaped(x, (*x.shape, 1)))
     return reshaped(made, made.shape[:-1])
 
 
 def _vecmat(x1: Any, x2: Any) -> Any:
-    x = lift(x1)
+    x = _with_dims("vecmat", x1, 1)
     row: Any = reshaped(x, (*x.shape[:-1], 1, *x.shape[-1:]))
-    made = matmul(np.conjugate(row) if x.dtype.kind == "c" else row, x2)
+    made = matmul(np.conjugate(row) if x.dtype.kind == "c" else row, _with_dims("vecmat", x2, 2))
     return reshaped(made, (*made.shape[:-2], made.shape[-1]))
 
 

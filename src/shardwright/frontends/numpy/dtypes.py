@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import TraceError
 from ...ir.graph import Attr, TensorType
 from ...spec.sharding import Shape
-from ..errors import TraceError
 
 Array = np.ndarray[Any, Any]
 DType = np.dtype[Any]

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import TraceError
 from ...spec.sharding import Shape
-from ..errors import TraceError
 from .dtypes import Array, DType, number_attr, tensor_type
 from .recorder import Recorder, check_current, current, same_content
 from .tracer import Tracer
@@ -70,6 +70,8 @@ def lift(value: Any, dtype: DType | None = None) -> Tracer:
             f"{type(value).__name__} of element type {array.dtype} meets a traced array",
             help="arrays of numbers and booleans can be traced",
         )
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     if array.size and uniform(array):
         made = full(array.flat[0], array.dtype, array.shape)
     else:

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import TraceError
 from ...spec.sharding import Shape
-from ..errors import TraceError
 from . import registry
 from .aliasing import view_of, write
 from .dtypes import INT, Array, stand_in

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import TraceError
 from ...ir.graph import Graph, GraphBuilder, Source, TensorType
-from ..errors import TraceError
 from .dtypes import Array, tensor_type
 from .source import caller
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import TraceError
 from ...spec.sharding import Shape
-from ..errors import TraceError
 from .dtypes import BOOL, FLOAT, INT, DType
 from .emit import axes_of, axis_of, cast, full, lift, node, reshaped
 from .recorder import place

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from ...errors import near_misses
-from ..errors import TraceError
+from ...errors import TraceError, near_misses
 from .recorder import place
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from .dtypes import BOOL, INT, DType, tiny
 from .emit import axis_of, broadcast, broadcast_shape, cast, full, lift, node, reshaped, with_a_dim
 from .indexing import taken
 from .kernels import erf as erf_of_numbers
+from .recorder import place
 from .registry import implements
 from .tracer import Tracer
 
@@ -125,6 +126,8 @@ def angle(z: Any, deg: bool = False) -> Any:
 @implements("nan_to_num")
 def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
     v: Any = lift(x)
+    if not copy:
+        raise place(registry.unsupported_argument("numpy.nan_to_num", "copy"))
     if v.dtype.kind not in "fc":
         return v.alias()
     if v.dtype.kind == "c":

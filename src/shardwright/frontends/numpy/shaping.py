@@ -50,7 +50,8 @@ def ravel(a: Any, order: str = "C") -> Tracer:
         order = "C"
     if order != "F":
         _check_order("ravel", order)
-    return reshape(a, -1, order=order)
+    made = reshape(a, -1, order=order)
+    return view_of(lift(a), made)  # of an array with gaps it is a copy, even if the shape stays
 
 
 @implements("expand_dims")

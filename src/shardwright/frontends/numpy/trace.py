@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import TraceError
 from ...ir.core import CONSTRAINT
 from ...ir.graph import Graph
 from ...spec.sharding import Shape
-from ..errors import TraceError
 from .dtypes import Array, DType, tensor_type
 from .emit import lift, node
 from .evaluate import run_graph

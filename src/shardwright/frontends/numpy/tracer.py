@@ -12,9 +12,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ...errors import near_misses
+from ...errors import TraceAttributeError, TraceError, near_misses
 from ...spec.sharding import Shape
-from ..errors import TraceAttributeError, TraceError
 from . import registry
 from .aliasing import Link, refresh, write
 from .dtypes import DType, tensor_type
@@ -83,13 +82,13 @@ def _declines(other: Any) -> bool:
 class Tracer:
     """A traced array.  ``scalar`` marks what NumPy would return as a number: it cannot be written to."""
 
-    __slots__ = ("_value", "dtype", "link", "recorder", "root", "scalar", "seen", "shape", "version")
+    __slots__ = ("_dtype", "_shape", "_value", "link", "recorder", "root", "scalar", "seen", "version")
 
     def __init__(self, recorder: Recorder, value: int, shape: Shape, dtype: DType, scalar: bool = False) -> None:
         self.recorder = recorder
         self._value = value
-        self.shape = shape
-        self.dtype = dtype
+        self._shape = shape
+        self._dtype = dtype
         self.scalar = scalar
         self.link: Link | None = None
         self.root: Tracer = self
@@ -125,7 +124,15 @@ class Tracer:
         check_current(self.recorder)
         return registry.call_function(func, args, kwargs)
 
-    # What an array says of itself.
+    # What an array says of itself.  Shape and dtype cannot be assigned, as NumPy allows: say reshape or astype.
+
+    @property
+    def shape(self) -> Shape:
+        return self._shape
+
+    @property
+    def dtype(self) -> DType:
+        return self._dtype
 
     @property
     def ndim(self) -> int:
@@ -245,6 +252,12 @@ class Tracer:
         return _np.copy(_np.ravel(self, order=order))
 
     def copy(self, order: str = "C") -> Any:
+        return np.copy(self)
+
+    def __copy__(self) -> Any:
+        return np.copy(self)
+
+    def __deepcopy__(self, memo: Any) -> Any:
         return np.copy(self)
 
     def sort(self, axis: int = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> None:

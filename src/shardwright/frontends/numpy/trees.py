@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import TraceError
+from ...errors import TraceError
 
 Path = tuple[Hashable, ...]
 

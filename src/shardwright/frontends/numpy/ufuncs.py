@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import near_misses
-from ..errors import TraceError
+from ...errors import TraceError, near_misses
 from . import registry
 from .dtypes import BOOL, DType, tiny
 from .emit import broadcast_shape, cast, full, lift, node, nodes, reshaped
