@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from random_programs import MESHES, draw_program, draw_specs
+from drawn_programs import MESHES, draw_program, draw_specs
 
 from shardwright.api import shard_map
 from shardwright.spec.mesh import DeviceMesh

@@ -116,9 +116,10 @@ def _solved(
 ) -> dict[int, ShardingSpec]:
     """The solver's shardings, left open: what the user said goes first."""
     from ..cost import program_cost
+    from ..cost.hardware import VIRTUAL
     from ..solve import SimpleSolver
 
-    solver = SimpleSolver(mesh, debug=debug, log=say)
+    solver = SimpleSolver(mesh, VIRTUAL, debug=debug, log=say)
 
     def price(seeds: Mapping[int, ShardingSpec]) -> int:
         chosen = {**_opened(seeds), **specs}

@@ -137,7 +137,7 @@ def shard_map(
     >>> import numpy as np
     >>> f = shard_map(lambda x, w: x @ w, "dp=2, tp=2", in_specs=(P("dp", "tp"), P("tp", None)))
     >>> x, w = np.ones((4, 8)), np.ones((8, 2))
-    >>> f(x, w).sum(), f.program(x, w).collectives
+    >>> float(f(x, w).sum()), f.program(x, w).collectives
     (64.0, [Collective(kind='all_reduce', axis='tp', bytes=32)])
     """
     return ShardMapped(fn, mesh, in_specs, out_specs, auto_sharding, debug)

@@ -143,3 +143,12 @@ H100 = Hardware(
     ),
 )
 """Eight H100 joined by NVLink."""
+
+VIRTUAL = replace(
+    H100,
+    name="virtual",
+    default_link=Link(alpha=10e-9, beta=H100.default_link.beta),
+    launch=0.0,
+    source="the H100 without the time to start ops and collectives, which no small program could pay",
+)
+"""What `shard_map` reckons with: on a virtual mesh choices should show at the sizes one tries in a notebook."""

@@ -43,8 +43,7 @@ RISING = (
     "erf", "sigmoid", "relu",
 )  # fmt: skip
 """Rising everywhere.  A logarithm or a root is not: outside its domain it gives NaN, which a maximum keeps."""
-IDENTITY = ("copy", "positive", "cast", "core.constraint", "core.barrier")
-"""A number stays what it is in every type."""
+IDENTITY = ("copy", "positive", "core.constraint", "core.barrier")
 SCALING = ("conj", "real", "imag", "deg2rad", "rad2deg")
 """Linear, and nothing else is asked of them: each multiplies by a number of its own."""
 
@@ -70,6 +69,9 @@ def monotone(sign: int) -> Handler:
     return handler
 
 
+rising, falling = monotone(1), monotone(-1)
+
+
 def identity(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
     return operands[0]  # type: ignore[no-any-return]
 
@@ -80,6 +82,14 @@ def scaling(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
 
 def negative(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
     return field.scale(operands[0], float(field.p - 1), -1.0)
+
+
+def cast(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
+    """To whole numbers it rises and is not linear; to booleans it is not even that."""
+    dtype = call.results[0].dtype
+    if dtype == "bool":
+        return hashed(field, call, operands)
+    return rising(field, call, operands) if dtype[0] in "iu" else operands[0]
 
 
 def divide(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
@@ -150,10 +160,11 @@ def extreme(sign: int) -> Callable[[Field, FieldArray, tuple[int, ...]], FieldAr
 highest, lowest = reduction(extreme(1)), reduction(extreme(-1))
 
 HANDLERS: dict[str, Handler] = {
-    **dict.fromkeys(RISING, monotone(1)),
+    **dict.fromkeys(RISING, rising),
     **dict.fromkeys(IDENTITY, identity),
     **dict.fromkeys(SCALING, scaling),
     "negative": negative,
+    "cast": cast,
     "add": lambda field, call, operands: field.add(*operands),
     "subtract": lambda field, call, operands: field.subtract(*operands),
     "multiply": lambda field, call, operands: field.multiply(*operands),
@@ -171,8 +182,8 @@ HANDLERS: dict[str, Handler] = {
 
 MEANINGS: dict[str, Handler] = {
     "pointwise": hashed,
-    "pointwise rising": monotone(1),
-    "pointwise falling": monotone(-1),
+    "pointwise rising": rising,
+    "pointwise falling": falling,
     "pointwise linear": scaling,
     "reduce sum": HANDLERS["reduce_sum"],
     "reduce prod": HANDLERS["reduce_prod"],

@@ -53,6 +53,14 @@ def test_near_what_was_measured_on_eight_gpus(kind: str, full: int, microseconds
     assert 1 / 1.6 < modelled / microseconds < 1.6
 
 
+@pytest.mark.parametrize(
+    ("kind", "steps"), [("all_gather", 7), ("reduce_scatter", 7), ("all_to_all", 7), ("all_reduce", 14)]
+)
+def test_an_empty_message_costs_a_launch_and_the_steps_of_its_ring(kind: str, steps: int) -> None:
+    link = H100.default_link
+    assert communication_cost(kind, EIGHT, 0, H100) == link.launch_ps + steps * link.alpha_ps
+
+
 @pytest.mark.parametrize("kind", ["slice", "to_partial"])
 def test_local_steps_cost_nothing(kind: str) -> None:
     assert communication_cost(kind, EIGHT, 10**9, H100) == 0

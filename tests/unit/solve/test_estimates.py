@@ -52,6 +52,23 @@ def test_a_sketch_costs_and_holds_what_the_program_does(
         assert tried.cost == cost.total
 
 
+@pytest.mark.parametrize("home", ["[tp, _]", "[_, dp]", "[_, _]"])
+def test_a_result_that_is_pinned_leaves_only_its_home(home: str) -> None:
+    """Readers start from the pinned copy; what the op left before is gone."""
+    graph = Graph.parse("""graph f(%x: f32[64, 256], %w: f32[256, 64]) {
+      %h = matmul(%x, %w) : f32[64, 64]
+      %a = matmul(%h, %h) : f32[64, 64]
+      %b = add(%h, %a) : f32[64, 64]
+      return %b
+    }""")
+    problem = Problem.parse(graph, MESH, {"h": home})
+    trial = Trial(problem, None)
+    for plan in plans(problem, 40):
+        program = lower(trial(plan).complete)
+        assert trial(plan).cost == program_cost(program, H100).total
+        assert trial(plan).sketch.peak == program_memory(program)
+
+
 def test_uneven_and_unknown_ops_too() -> None:
     graph = Graph.parse("""graph f(%x: f32[10, 7], %w: f32[7, 9]) {
       %h = matmul(%x, %w) : f32[10, 9]

@@ -93,11 +93,18 @@ def test_what_is_too_small_to_split_is_not_split_at_a_price(diamond: Build) -> N
 
 
 def test_a_slow_axis_is_left_to_data(mlp: Build) -> None:
-    """The same program; when dp is a network, nothing is reduced over it."""
+    """The same program; where tp is a slow network, nothing goes over it."""
     graph = mlp(1024, 4096, 16384)
     slow = H100.with_link("tp", Link(alpha=1e-4, beta=10**9, launch=1e-4))
     axes = {c.axis for c in program_of(graph, MESH, solve(graph, MESH, hardware=slow)).collectives}
     assert axes <= {"dp"}
+
+
+@pytest.mark.parametrize("mesh", ["dp=2, tp=4", "a=2, b=2, c=2"])
+def test_cutting_the_devices_into_axes_costs_nothing(mesh: str, mlp: Build) -> None:
+    """Whatever one axis of eight can do, two or three can."""
+    graph = mlp(4096, 4096, 16384, dtype="bf16")
+    assert solve(graph, mesh).cost <= solve(graph, "d=8").cost
 
 
 def test_a_batched_product_is_split_by_its_batch() -> None:

@@ -18,6 +18,12 @@ BINARY = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "power"
 COMPARE = ("less", "greater_equal", "equal")
 REDUCE = ("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_any", "reduce_all")
 
+MOVING = (
+    "transpose", "reshape", "broadcast_to", "concatenate", "slice", "update_slice", "flip", "roll", "pad", "take",
+    "take_along_axis", "scatter", "sort", "tril", "triu",
+)  # fmt: skip
+"""Ops whose result has the type of their operand."""
+
 
 class Writer:
     """Adds random nodes to a graph."""
@@ -41,6 +47,9 @@ class Writer:
     def add(
         self, op: str, operands: list[int | list[int]], shape: tuple[int, ...], dtype: str = "f32", **attrs: object
     ) -> int:
+        if op in MOVING and operands:
+            first = operands[0]
+            dtype = self.builder.values[first[0] if isinstance(first, list) else first].type.dtype
         made: int = self.builder.op(op, operands, [TensorType(shape, dtype)], attrs=attrs)
         self.pool.append(made)
         return made
@@ -192,8 +201,7 @@ class Writer:
 
     def triangle(self) -> None:
         x = self.value(2)
-        dtype = self.builder.values[x].type.dtype
-        self.add(self.random.choice(("tril", "triu")), [x], self.shape(x), dtype, k=self.random.randint(-1, 1))
+        self.add(self.random.choice(("tril", "triu")), [x], self.shape(x), k=self.random.randint(-1, 1))
 
     def two(self) -> None:
         x = self.value()

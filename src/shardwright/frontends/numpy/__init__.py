@@ -11,7 +11,8 @@ by asking NumPy, on arrays without elements) and writes down an op.  What NumPy 
 | `tracer` | `Tracer`: attributes, operators, methods; what needs numbers is refused |
 | `recorder`, `source`, `aliasing` | the program while it is written; the user's lines; values that share memory |
 | `registry`, `emit` | which function is traced by what; how families write ops |
-| `ufuncs`, `contractions`, `reductions`, `shaping`, `joining`, `selecting`, `creating`, `indexing` | the families |
+| `ufuncs`, `contractions`, `reductions`, `norms` | families of functions: those that compute |
+| `shaping`, `joining`, `selecting`, `creating`, `indexing` | families of functions: those that arrange |
 | `evaluate`, `kernels`, `core_kernels` | `prepare`, `evaluate`, `run_graph`: computing ops |
 | `dtypes`, `trees` | names of element types, `ShapeDtype`; nested arguments |
 
@@ -19,7 +20,7 @@ To extend: write ``@implements("name")`` over a function with NumPy's parameters
 of traced operations or of `emit.node`; a new op also needs a kernel in `kernels` and a rule in the rule book.
 """
 
-from . import contractions, core_kernels, creating, indexing, joining, reductions, selecting, shaping, ufuncs
+from . import contractions, core_kernels, creating, indexing, joining, norms, reductions, selecting, shaping, ufuncs
 from .dtypes import ShapeDtype, dtype_name, numpy_dtype
 from .evaluate import Prepared, evaluate, prepare, run_graph
 from .registry import supported
@@ -27,7 +28,7 @@ from .selecting import erf
 from .trace import Traced, constrain, trace
 from .tracer import Tracer, is_traced
 
-_FAMILIES = (contractions, core_kernels, creating, indexing, joining, reductions, selecting, shaping, ufuncs)
+_FAMILIES = (contractions, core_kernels, creating, indexing, joining, norms, reductions, selecting, shaping, ufuncs)
 
 __all__ = [
     "Prepared",

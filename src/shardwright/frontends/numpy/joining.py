@@ -83,7 +83,7 @@ def array_split(ary: Any, indices_or_sections: Any, axis: Any = 0) -> list[Any]:
     x = lift(ary)
     axis = axis_of(axis, x.ndim)
     parts = np.array_split(np.arange(x.shape[axis]), _known("array_split", indices_or_sections))
-    return _slices(x, axis, parts, indices_or_sections)
+    return _slices(x, axis, parts)
 
 
 @implements("split")
@@ -91,10 +91,10 @@ def split(ary: Any, indices_or_sections: Any, axis: Any = 0) -> list[Any]:
     x = lift(ary)
     axis = axis_of(axis, x.ndim)
     parts = np.split(np.arange(x.shape[axis]), _known("split", indices_or_sections))
-    return _slices(x, axis, parts, indices_or_sections)
+    return _slices(x, axis, parts)
 
 
-def _slices(x: Tracer, axis: int, parts: Sequence[Array], where: Any) -> list[Any]:
+def _slices(x: Tracer, axis: int, parts: Sequence[Array]) -> list[Any]:
     """Views of consecutive parts; ``parts`` hold the places that go into each."""
     before = (slice(None),) * axis
     bounds = [(int(part[0]), int(part[-1]) + 1) if part.size else (0, 0) for part in parts]

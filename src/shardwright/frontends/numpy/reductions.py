@@ -13,16 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import TraceError
 from ...spec.sharding import Shape
 from .dtypes import BOOL, FLOAT, INT, DType
 from .emit import axes_of, axis_of, cast, full, lift, node, reshaped
-from .recorder import place
 from .registry import implements
 from .tracer import Tracer
 
 
-def _kept(shape: Shape, axes: tuple[int, ...], keepdims: Any) -> Shape:
+def kept(shape: Shape, axes: tuple[int, ...], keepdims: Any) -> Shape:
     if keepdims:
         return tuple(1 if d in axes else size for d, size in enumerate(shape))
     return tuple(size for d, size in enumerate(shape) if d not in axes)
@@ -39,7 +37,7 @@ def _reduced(op: str, function: Callable[..., Any], a: Any, axis: Any, dtype: An
     x = lift(a)
     axes = () if not x.shape and axis in (0, -1) else axes_of(axis, x.ndim)  # NumPy is as lenient
     wanted = _dtype(function, x.dtype, None if dtype is None else np.dtype(dtype))
-    return node(op, [x], _kept(x.shape, axes, keepdims), wanted, axis=tuple(sorted(axes)), keepdims=bool(keepdims))
+    return node(op, [x], kept(x.shape, axes, keepdims), wanted, axis=tuple(sorted(axes)), keepdims=bool(keepdims))
 
 
 @implements("sum")
@@ -101,7 +99,7 @@ def _chosen(op: str, function: Callable[..., Any], a: Any, axis: Any, keepdims: 
         return full(0, INT)
     axis = axis_of(axis, x.ndim)
     _need_elements(function, x, axis)
-    return node(op, [x], _kept(x.shape, (axis,), keepdims), INT, axis=axis, keepdims=bool(keepdims))
+    return node(op, [x], kept(x.shape, (axis,), keepdims), INT, axis=axis, keepdims=bool(keepdims))
 
 
 @implements("argmax")
@@ -199,7 +197,7 @@ def _fitted_weights(x: Tracer, weight: Tracer, axis: Any) -> Any:
     return reshaped(ordered, tuple(size if d in axes else 1 for d, size in enumerate(x.shape)))
 
 
-def _squared(x: Any) -> Any:
+def squared(x: Any) -> Any:
     """The squared magnitude."""
     return np.square(x.real) + np.square(x.imag) if x.dtype.kind == "c" else np.square(x)
 
@@ -214,7 +212,7 @@ def var(
     if dtype is None and x.dtype.kind in "biu":
         dtype = FLOAT
     middle = _divided(sum(x, axis, dtype, keepdims=True), count) if mean is None else mean
-    total = sum(_squared(x - middle), axis, dtype, keepdims=keepdims)
+    total = sum(squared(x - middle), axis, dtype, keepdims=keepdims)
     left = count - (ddof if correction is None else correction)
     return _divided(total, left if left > 0 else 0)
 
@@ -320,91 +318,3 @@ def nanstd(
     *, correction: Any = None,
 ) -> Any:  # fmt: skip
     return np.sqrt(nanvar(a, axis, dtype, ddof=ddof, keepdims=keepdims, correction=correction))
-
-
-# Norms.
-
-
-@implements("linalg.norm")
-def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: Any = False) -> Any:
-    """NumPy's, but for those that need singular values."""
-    v: Any = lift(x)
-    if v.dtype.kind in "biu":
-        v = cast(v, FLOAT)
-    if axis is None and (ord is None or (ord in ("f", "fro") and v.ndim == 2) or (ord == 2 and v.ndim == 1)):
-        return _euclidean(v, keepdims)
-    axes = tuple(range(v.ndim)) if axis is None else axis if isinstance(axis, tuple) else (int(axis),)
-    if len(axes) == 1:
-        return _vector_norm(v, ord, axes, keepdims)
-    if len(axes) == 2:
-        return _matrix_norm(v, ord, axes_of(axes, v.ndim), keepdims)
-    raise ValueError("Improper number of dimensions to norm.")
-
-
-def _euclidean(v: Any, keepdims: Any) -> Any:
-    """Of all elements.  NumPy flattens and takes a dot product; the sum of squares splits over any dim."""
-    if v.ndim == 1:
-        parts = [v.real, v.imag] if v.dtype.kind == "c" else [v]
-        dots: list[Any] = [np.dot(part, part) for part in parts]
-        total = dots[0] + dots[1] if len(dots) == 2 else dots[0]
-    else:
-        total = sum(_squared(v))
-    made = np.sqrt(total)
-    return reshaped(made, (1,) * v.ndim) if keepdims else made
-
-
-def _max_or_zero(v: Any, axis: Any, keepdims: Any) -> Any:
-    """The greatest magnitude; that of nothing is 0."""
-    axes = axes_of(axis, v.ndim)
-    if 0 in (v.shape[d] for d in axes):
-        return full(0, v.dtype, _kept(v.shape, axes, keepdims))
-    return max(v, axis, keepdims=keepdims)
-
-
-def _conjugate_square(v: Any) -> Any:
-    return (np.conjugate(v) * v).real if v.dtype.kind == "c" else v * v
-
-
-def _vector_norm(v: Any, ord: Any, axis: Any, keepdims: Any) -> Any:
-    if isinstance(ord, str):
-        raise ValueError(f"Invalid norm order '{ord}' for vectors")
-    if ord is None or ord == 2:
-        return np.sqrt(sum(_conjugate_square(v), axis, keepdims=keepdims))
-    if ord == 0:
-        return sum(cast(v != 0, np.empty(0, v.dtype).real.dtype), axis, keepdims=keepdims)
-    if ord in (math.inf, -math.inf):
-        return (_max_or_zero if ord > 0 else min)(np.absolute(v), axis, keepdims=keepdims)
-    if ord == 1:
-        return sum(np.absolute(v), axis, keepdims=keepdims)
-    total = sum(np.absolute(v) ** ord, axis, keepdims=keepdims)
-    return total ** np.reciprocal(ord, dtype=total.dtype)
-
-
-def _matrix_norm(v: Any, ord: Any, axes: tuple[int, ...], keepdims: Any) -> Any:
-    if ord in (None, "fro", "f"):
-        return np.sqrt(sum(_conjugate_square(v), axes, keepdims=keepdims))
-    if ord not in (1, -1, math.inf, -math.inf):
-        raise place(
-            TraceError(
-                f"ord={ord!r} of numpy.linalg.norm is not supported in a traced function",
-                help="supported for matrices: None, 'fro', 1, -1, inf, -inf; the others need singular values",
-            )
-        )
-    summed, chosen = axes if ord in (1, -1) else axes[::-1]
-    best = _max_or_zero if ord > 0 else min
-    made = best(sum(np.absolute(v), summed, keepdims=True), chosen, keepdims=True)
-    return made if keepdims else reshaped(made, _kept(v.shape, axes, False))
-
-
-@implements("linalg.vector_norm")
-def vector_norm(x: Any, /, *, axis: Any = None, keepdims: Any = False, ord: Any = 2) -> Any:
-    v = lift(x)
-    if axis is None:
-        made = norm(reshaped(v, (v.size,)), ord, 0)
-        return reshaped(made, (1,) * v.ndim) if keepdims else made
-    return norm(v, ord, axis, keepdims)
-
-
-@implements("linalg.matrix_norm")
-def matrix_norm(x: Any, /, *, keepdims: Any = False, ord: Any = "fro") -> Any:
-    return norm(x, ord, (-2, -1), keepdims)
