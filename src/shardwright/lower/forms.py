@@ -40,10 +40,11 @@ class FormContext:
 
     def result(self, op: str, operands: tuple[Operand, ...], **attrs: Attr) -> int:
         """The instruction that makes the node's (first) result."""
-        value = self.lowering.graph.values[self.node.results[0]]
-        return self.lowering.emit(
-            op, operands, value.type, self.specs[0], value.name, tuple(sorted(attrs.items())), (), self.decision.node
-        )
+        origin = self.node.results[0]
+        value = self.lowering.graph.values[origin]
+        said = tuple(sorted(attrs.items()))
+        node = self.decision.node
+        return self.lowering.emit(op, operands, value.type, self.specs[0], value.name, said, (), node, origin)
 
     def shape(self, operand: int) -> tuple[int, ...]:
         return self.lowering.graph.values[self.node.inputs[operand]].shape

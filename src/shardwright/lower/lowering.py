@@ -138,11 +138,19 @@ class Lowering:
         return len(self.values) - 1
 
     def emit(
-        self, op: str, operands: tuple[Operand, ...], type: TensorType, spec: ShardingSpec, name: str,
-        attrs: Attrs = (), axes: Axes = (), node: int | None = None,
-    ) -> int:  # fmt: skip
+        self,
+        op: str,
+        operands: tuple[Operand, ...],
+        type: TensorType,
+        spec: ShardingSpec,
+        name: str,
+        attrs: Attrs = (),
+        axes: Axes = (),
+        node: int | None = None,
+        origin: int | None = None,
+    ) -> int:
         """One local instruction of a form."""
-        made = self.new_local(type, spec, name)
+        made = self.new_local(type, spec, name, origin)
         source = self.graph.nodes[node].source if node is not None else None
         self.instrs.append(Instr(op, operands, (made,), attrs, axes, node=node, source=source))
         return made

@@ -176,11 +176,26 @@ class _Completer:
 
         return min(offered, key=cost)
 
+    def next_state(self, i: int, said: Spec) -> ShardingSpec:
+        """The next state of an input lies as the input does, or the following step would misread it."""
+        value = self.graph.inputs[i]
+        spec = self.copies[value][0]
+        if said is not None and not said.same_layout(spec):
+            raise PropagationError(
+                f"the update of %{self.graph.values[value].name} is wanted in another sharding than the input",
+                rows=[("input", str(spec)), ("output", str(said))],
+                help="give both the same sharding",
+            )
+        return spec
+
     # -- ends -------------------------------------------------------------------------------------------
 
     def output(self, i: int, value: int) -> ShardingSpec:
         """As asked; else as it is, and never pending."""
         said = self.out_specs.get(i)
+        state = next((k for k, o in self.graph.updates if o == i), None)
+        if state is not None:
+            said = self.next_state(state, said)
         if said is not None:
             if said.mesh != self.mesh:
                 raise PropagationError(f"output {i} is wanted on another mesh", rows=[("mesh", str(said.mesh))])
