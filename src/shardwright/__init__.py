@@ -15,7 +15,6 @@ from .api import (
     with_sharding_constraint,
     zeros,
 )
-from .api.compile import propagate
 from .errors import (
     GraphError,
     MeshError,
@@ -31,6 +30,7 @@ from .errors import (
 )
 from .frontends.numpy import ShapeDtype, trace
 from .ir import Graph, GraphBuilder, Program
+from .propagate.engine import propagate_sharding, run_hierarchical_propagation_pass
 from .rules import GraphExtractor, rule, sharding_rule
 from .solve import SimpleSolver
 from .spec import (
@@ -44,6 +44,9 @@ from .spec import (
     needs_reshard,
     reshard,
 )
+
+# Last, since importing the room of that name would bind the name to it.
+from .api.compile import propagate  # isort: skip
 
 __version__ = "0.1.0"
 
@@ -79,9 +82,11 @@ __all__ = [
     "numpy",
     "ones",
     "propagate",
+    "propagate_sharding",
     "randn",
     "reshard",
     "rule",
+    "run_hierarchical_propagation_pass",
     "shard_map",
     "sharding_rule",
     "trace",

@@ -13,6 +13,7 @@ a contraction or a broadcast takes one of its own.  Level by level, each adding 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 from ..spec.record import Flow
 from ..spec.rule import OpShardingRule
@@ -29,6 +30,7 @@ def directions(rule: OpShardingRule, flow: Flow, single_use: bool, level: int) -
     )
 
 
+@cache
 def _direction(flow: Flow, single_use: bool, level: int, passes_through: bool) -> Direction:
     allowed = Direction.NONE
     if level >= 1 or single_use:

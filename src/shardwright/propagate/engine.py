@@ -156,13 +156,14 @@ def _work_out(
 ) -> tuple[Update, ...]:
     """What one visit of an op changes: results first, then operands."""
     mesh = _common_mesh(specs)
-    if mesh is None:
-        return ()
+    if mesh is None or not any(ways) or not any(spec is not None and spec.sharded_axes for spec in specs):
+        return ()  # nothing to spread, or nowhere to go
     projection = Projection.of(rule, specs)
-    before = [{f: factor.axes for f, factor in tensor.factors.items()} for tensor in projection.tensors]
     changed = strategy(projection, ways, pointwise=pointwise, conservative=conservative)
     if not changed:
         return ()
+    untouched = Projection.of(rule, specs)  # the strategy works in place
+    before = [{f: factor.axes for f, factor in tensor.factors.items()} for tensor in untouched.tensors]
     after = projection.specs(mesh)
     first_result = len(rule.operands)
     updates = []

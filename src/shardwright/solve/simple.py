@@ -2,8 +2,8 @@
 
 1. *Parse* the extractor's JSON into rules, and what the user gave into shardings (`problem`).
 2. *Seed* the strategic nodes: every mesh axis may go to any factor; a beam in program order finds a cheap plan that
-   fits in memory (`walk`).  Then the plan as a whole is refined: node by node the other strategies are tried and kept
-   where the cost falls (`trial`).
+   fits in memory, and plans that do the same at every node are tried beside it (`walk`).  Then the plan as a whole is
+   refined: node by node the other strategies are tried and kept where the cost falls (`trial`).
 3. *Propagate* the seeds, as open shardings beside the user's closed ones, until nothing changes.
 4. *Export* for every node the shardings of its operands and results.
 
@@ -29,12 +29,14 @@ from .walk import WINDOW, Around, Key, Walker
 MOST_ITERATIONS = 100
 WALK_VISITS = 30_000
 """Node visits that the fast local search may spend."""
-EXACT_VISITS = 200
+EXACT_VISITS = 100
 """Node visits for trying plans in full; a visit costs some 50 times one of the fast kind."""
 PRICED_VISITS = 600
 """The same where the caller brings a price."""
 TRIED = 2
 """How many other strategies of a node are tried in full before the next node has its turn."""
+STARTS = 2
+"""How many plans that do the same everywhere are a start for the search, beside the beam's."""
 MOST_WEIGHTS = 8
 """How often the price of memory is raised where a plan does not fit."""
 
@@ -179,7 +181,10 @@ class _Run:
 
     def choose(self, walker: Walker) -> Plan:
         """Seed and refine; where that does not fit, again with an ever higher price on memory."""
-        plan = self.refine(walker, self.search(walker, walker.beam()))
+        alike = sorted(walker.uniform(), key=lambda start: walker.key(walker.walk(start)))[:STARTS]
+        found = [self.search(walker, start) for start in (walker.beam(), *alike)]
+        found.sort(key=lambda start: walker.key(walker.walk(start)))
+        plan = self.refine(walker, min(found[:STARTS], key=lambda start: self.trial(start).key))
         best = self.trial(plan)
         weight = max(1, (best.sketch.cost << 10) // self.problem.hardware.memory)
         for _ in range(MOST_WEIGHTS):

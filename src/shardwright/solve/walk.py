@@ -90,17 +90,19 @@ class Walker:
             for state in states:
                 self.forget(state, n)
             if n in self.offered:
-                width = max(LEAST, BRANCHES // len(self.offered[n]))
                 # Sorting is stable and strategies with fewer axes come first: ties go to the plainer plan.
                 states.sort(key=rank)
-                alike: dict[object, State] = {}
-                for state in states:
-                    alike.setdefault(tuple(sorted(state.copies.items(), key=_by_value)), state)
-                    if len(alike) == width:
-                        break
-                states = list(alike.values())
+                states = _survivors(states, max(LEAST, BRANCHES // len(self.offered[n])))
         best = min(map(self.end, states), key=rank)
         return dict(zip(self.offered, best.chosen))
+
+    def uniform(self) -> list[dict[int, Strategy]]:
+        """Plans in which every node does alike, as far as it can, and is else replicated; among them nothing split."""
+        texts = dict.fromkeys(strategy.text for ways in self.offered.values() for strategy in ways)
+        return [
+            {n: next((s for s in ways if s.text == text), ways[0]) for n, ways in self.offered.items()}
+            for text in texts
+        ]
 
     def ahead(self, state: State) -> int:
         """What is still to pay: values that exist only pending have to be reduced, by half an all_reduce at least."""
@@ -143,7 +145,7 @@ class Walker:
         state = State({})
         for value in self.problem.graph.inputs:
             if value in self.problem.given:
-                self.place(state, value, self.problem.given[value].closed())
+                self.place(state, value, self.home(value))
         return state
 
     def end(self, state: State) -> State:
@@ -155,10 +157,14 @@ class Walker:
         for i, value in enumerate(problem.graph.outputs):
             held, said = state.copies.get(value), problem.out_specs.get(i)
             if said is not None:
-                self.need(state, value, said.closed())
+                self.need(state, value, self.problem.same(said.closed()))
             elif held is not None and all(copy.partial for copy in held):
                 self.need(state, value, self.finished(held[0]))
         return state
+
+    def home(self, value: int) -> ShardingSpec:
+        """What the user gave."""
+        return self.problem.same(self.problem.given[value].closed())
 
     def place(self, state: State, value: int, spec: ShardingSpec) -> None:
         """Where a free value lives, an input or what is made of undecided inputs alone; no cost."""
@@ -200,7 +206,7 @@ class Walker:
         else:  # nothing is decided yet: whoever reads the results decides
             for value in node.results:
                 if value in problem.given:
-                    state.copies[value] = (problem.given[value].closed(),)
+                    state.copies[value] = (self.home(value),)
 
     def take(
         self, state: State, n: int, time: int, operands: Sequence[ShardingSpec], results: Sequence[ShardingSpec]
@@ -213,7 +219,7 @@ class Walker:
         for value, spec in zip(node.results, results):
             home = spec
             if value in problem.given:
-                home = problem.given[value].closed()
+                home = self.home(value)
                 state.cost += problem.move(value, spec, home)
             state.copies[value] = (home,)
             state.made += problem.held(value, home)
@@ -283,5 +289,22 @@ class Around:
         )
 
 
-def _by_value(item: tuple[int, Copies]) -> int:
-    return item[0]
+def _survivors(states: Sequence[State], width: int) -> list[State]:
+    """Of states in order of rank: the first few that differ, and the first of each strategy.
+
+    A strategy that looks dear so far may be what saves a collective later.
+    """
+    kept: list[State] = []
+    alike: set[object] = set()
+    seen: set[int] = set()
+    for state in states:
+        last = id(state.chosen[-1])
+        if len(kept) >= width and last in seen:
+            continue
+        # Equal shardings are one object (`Problem.same`), so identity tells them apart.
+        left = frozenset([(value, *map(id, held)) for value, held in state.copies.items()])
+        if left not in alike:
+            alike.add(left)
+            seen.add(last)
+            kept.append(state)
+    return kept
