@@ -8,6 +8,7 @@ it says what its plan costs, not how far that is from the best.
 |---|---|
 | `problem` | `Problem`: graph, rules, given shardings and hardware in one place; memoised costs |
 | `strategies` | the ways to split one op, and their names (data parallel, model parallel) |
+| `ahead` | what a value between two seeds is wanted in |
 | `walk` | a fast estimate of a plan: one pass forward through the graph; the beam that seeds |
 | `sketch` | the exact estimate of a completed plan: what lowering will write, priced without writing it |
 | `trial` | a plan tried out: seeds propagated, completed, priced |

@@ -117,6 +117,11 @@ class Problem:
         return tuple(cost_class(find(node.op)) for node in self.graph.nodes)
 
     @cached_property
+    def inputs(self) -> tuple[tuple[int, ...], ...]:
+        """Of every node: its operands, flat."""
+        return tuple(node.inputs for node in self.graph.nodes)
+
+    @cached_property
     def types(self) -> tuple[tuple[TensorType, ...], ...]:
         """Of every node: its operands, then its results."""
         return tuple(tuple(self.graph.types((*node.inputs, *node.results))) for node in self.graph.nodes)
@@ -158,7 +163,7 @@ class Problem:
         if found is None:
             types = self.types[n]
             sizes = [local_bytes(spec, type) for spec, type in zip(specs, types)]
-            count = len(self.graph.nodes[n].inputs)
+            count = len(self.inputs[n])
             work = operations(rule, kind, local_sizes(rule, axes)) if rule is not None else 0
             dtype = types[0].dtype if types else "f32"
             found = self._times[key] = op_time(kind, work, sizes[:count], sizes[count:], dtype, self.hardware)

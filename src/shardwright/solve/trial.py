@@ -14,7 +14,8 @@ from ..propagate.choices import legal_spec
 from ..propagate.complete import Complete, complete
 from ..propagate.engine import run_hierarchical_propagation_pass
 from ..spec.axes import Axes
-from ..spec.sharding import DimSpec, ShardingSpec
+from ..spec.sharding import OPEN, DimSpec, ShardingSpec
+from .ahead import Ahead
 from .problem import Problem
 from .sketch import Sketch, sketch
 from .strategies import Strategy
@@ -51,6 +52,7 @@ class Trial:
         self.price = price
         self.forcing = price is None or sees_forced(price)
         """A price that cannot see forced axes must not be given a plan that needs them."""
+        self.ahead = Ahead(problem)
         self._known: dict[tuple[tuple[Axes, ...], ...], Tried] = {}
 
     def __call__(self, plan: Plan) -> Tried:
@@ -76,7 +78,15 @@ class Trial:
             if not follows:  # the sharding of the result cannot be read off the operands'
                 for value, spec in zip(node.results, strategy.results):
                     found.setdefault(value, self.open(spec))
+        for value in self.ahead.paths:
+            want = self.ahead.want(value, plan)
+            if want is not None and value not in found:
+                found[value] = self.uncut(self.open(want))
         return found
+
+    def uncut(self, spec: ShardingSpec) -> ShardingSpec:
+        """Only what is kept off: the axes themselves come by propagation."""
+        return ShardingSpec.make(spec.mesh, (OPEN,) * spec.rank, (), spec.replicated)
 
     def open(self, spec: ShardingSpec) -> ShardingSpec:
         """Axes that a strategy does not put on a tensor are kept off it.

@@ -19,6 +19,7 @@ from functools import cached_property
 from ..propagate.choices import Choice, choices
 from ..spec.rule import OpShardingRule
 from ..spec.sharding import ShardingSpec
+from .ahead import Ahead
 from .problem import Problem
 from .strategies import Strategy
 
@@ -57,14 +58,17 @@ class Walker:
         self.problem = problem
         self.offered = offered
         """Strategies by strategic node."""
+        self.ahead_of = Ahead(problem)
         self.ways: dict[object, _Way] = {}
+        self.stays: dict[object, _Way | None] = {}
+        self._choices: dict[object, list[Choice]] = {}
         self._finished: dict[ShardingSpec, ShardingSpec] = {}
 
     def walk(self, plan: Mapping[int, Strategy]) -> State:
         """The whole program under a plan."""
         state = self.start()
         for n in range(self.count):
-            self.node(state, n, plan.get(n))
+            self.node(state, n, plan)
         return self.end(state)
 
     def key(self, state: State) -> Key:
@@ -78,21 +82,21 @@ class Walker:
 
         def rank(state: State) -> Key:
             priced = weight * (state.resident + state.made) >> 10
-            return self.excess(state.resident), state.cost + priced + self.ahead(state)
+            return self.excess(state.resident), state.cost + priced + self.to_finish(state)
 
-        states = [self.start()]
+        states, width = [self.start()], 1
         for n in range(self.count):
-            if n not in self.offered:
-                for state in states:
-                    self.node(state, n, None)
-            else:
+            if n in self.offered:
+                width = max(LEAST, BRANCHES // len(self.offered[n]))
                 states = [self.branch(state, n, strategy) for state in states for strategy in self.offered[n]]
+            else:
+                states = [new for state in states for new in self.both(state, n)]
             for state in states:
                 self.forget(state, n)
-            if n in self.offered:
+            if len(states) > width:
                 # Sorting is stable and strategies with fewer axes come first: ties go to the plainer plan.
                 states.sort(key=rank)
-                states = _survivors(states, max(LEAST, BRANCHES // len(self.offered[n])))
+                states = _survivors(states, width)
         best = min(map(self.end, states), key=rank)
         return dict(zip(self.offered, best.chosen))
 
@@ -104,7 +108,7 @@ class Walker:
             for text in texts
         ]
 
-    def ahead(self, state: State) -> int:
+    def to_finish(self, state: State) -> int:
         """What is still to pay: values that exist only pending have to be reduced, by half an all_reduce at least."""
         cost = 0
         for value, held in state.copies.items():
@@ -173,7 +177,7 @@ class Walker:
 
     def price(self, state: State, value: int, spec: ShardingSpec) -> int:
         held = state.copies.get(value)
-        if held is None or spec in held:
+        if held is None or _among(spec, held):
             return 0
         return min([self.problem.move(value, copy, spec) for copy in held])
 
@@ -181,7 +185,7 @@ class Walker:
         held = state.copies.get(value)
         if held is None:
             self.place(state, value, spec)
-        elif spec not in held:
+        elif not _among(spec, held):
             state.cost += self.price(state, value, spec)
             state.copies[value] = (*held, spec)
 
@@ -189,22 +193,35 @@ class Walker:
 
     def branch(self, state: State, n: int, strategy: Strategy) -> State:
         new = state.fork()
-        self.node(new, n, strategy)
+        self.take(new, n, strategy.time, strategy.operands, strategy.results)
         new.chosen += (strategy,)
         return new
 
-    def node(self, state: State, n: int, strategy: Strategy | None) -> None:
+    def both(self, state: State, n: int) -> list[State]:
+        """Where a beam does not know what is wanted later: what is cheapest now, and taking operands as they are."""
+        rule = self.problem.rules[n]
+        stay = None if rule is None else self.staying(state, n, rule)
+        if stay is None:
+            self.node(state, n, {})
+            return [state]
+        new = state.fork()
+        self.take(new, n, *stay)
+        self.node(state, n, {})
+        return [state, new]
+
+    def node(self, state: State, n: int, plan: Mapping[int, Strategy]) -> None:
         problem = self.problem
-        node, rule = problem.graph.nodes[n], problem.rules[n]
-        if strategy is not None:
-            self.take(state, n, strategy.time, strategy.operands, strategy.results)
+        inputs, rule = problem.inputs[n], problem.rules[n]
+        results = problem.graph.nodes[n].results
+        if n in plan:
+            self.take(state, n, plan[n].time, plan[n].operands, plan[n].results)
         elif rule is None:
-            operands = tuple(map(problem.replicated, node.inputs))
-            self.take(state, n, problem.whole_time(n), operands, tuple(map(problem.replicated, node.results)))
-        elif any(value in state.copies for value in node.inputs) or not node.inputs:
-            self.take(state, n, *self.cheapest(state, n, rule))
+            operands = tuple(map(problem.replicated, inputs))
+            self.take(state, n, problem.whole_time(n), operands, tuple(map(problem.replicated, results)))
+        elif any(value in state.copies for value in inputs) or not inputs:
+            self.take(state, n, *self.cheapest(state, n, rule, plan))
         else:  # nothing is decided yet: whoever reads the results decides
-            for value in node.results:
+            for value in results:
                 if value in problem.given:
                     state.copies[value] = (self.home(value),)
 
@@ -212,11 +229,10 @@ class Walker:
         self, state: State, n: int, time: int, operands: Sequence[ShardingSpec], results: Sequence[ShardingSpec]
     ) -> None:
         problem = self.problem
-        node = problem.graph.nodes[n]
-        for value, spec in zip(node.inputs, operands):
+        for value, spec in zip(problem.inputs[n], operands):
             self.need(state, value, spec)
         state.cost += time
-        for value, spec in zip(node.results, results):
+        for value, spec in zip(problem.graph.nodes[n].results, results):
             home = spec
             if value in problem.given:
                 home = self.home(value)
@@ -224,46 +240,81 @@ class Walker:
             state.copies[value] = (home,)
             state.made += problem.held(value, home)
 
-    def cheapest(self, state: State, n: int, rule: OpShardingRule) -> _Way:
-        """What a node that is no seed does, given where its operands are."""
+    def cheapest(self, state: State, n: int, rule: OpShardingRule, plan: Mapping[int, Strategy]) -> _Way:
+        """What a node that is no seed does, given where its operands are and where its results are wanted."""
         problem = self.problem
-        node = problem.graph.nodes[n]
-        held = tuple([state.copies.get(value) for value in node.inputs])
-        key = (n, held)
+        inputs, results = problem.inputs[n], problem.graph.nodes[n].results
+        held = tuple([state.copies.get(value) for value in inputs])
+        wanted = tuple(
+            [self.home(value) if value in problem.given else self.ahead_of.want(value, plan) for value in results]
+        )
+        key = (n, held, wanted)
         found = self.ways.get(key)
         if found is None:
-            homes = [problem.replicated(v) if copies is None else copies[0] for v, copies in zip(node.inputs, held)]
-            wanted = [problem.given.get(value) for value in node.results]
 
             def cost(choice: Choice) -> tuple[int, int]:
-                time = problem.time(n, choice.axes, (*choice.operands, *choice.results))
-                needs = dict.fromkeys(zip(node.inputs, choice.operands))  # an operand used twice is moved once
-                return time + sum(self.price(state, value, spec) for value, spec in needs), -choice.ways(rule)
+                total = problem.time(n, choice.axes, (*choice.operands, *choice.results))
+                for value, spec in dict.fromkeys(zip(inputs, choice.operands)):  # used twice is moved once
+                    total += self.price(state, value, spec)
+                for value, spec, want in zip(results, choice.results, wanted):
+                    total += 0 if want is None else problem.move(value, spec, want)
+                return total, -choice.ways(rule)
 
-            best = min(choices(rule, problem.mesh, homes, wanted), key=cost)
-            time = problem.time(n, best.axes, (*best.operands, *best.results))
-            same = problem.same
-            found = self.ways[key] = time, tuple(map(same, best.operands)), tuple(map(same, best.results))
+            found = self.ways[key] = self.way(n, min(self.choices(state, n, rule, wanted), key=cost))
         return found
+
+    def staying(self, state: State, n: int, rule: OpShardingRule) -> _Way | None:
+        """The way that moves and cuts nothing, if there is one and it is not the cheapest anyway."""
+        held = tuple([state.copies.get(value) for value in self.problem.inputs[n]])
+        if not held or any(copies is None for copies in held):
+            return None
+        key = (n, held)
+        if key not in self.stays:
+            as_they_are = [
+                choice
+                for choice in self.choices(state, n, rule, (None,) * len(rule.results))
+                if all(spec in copies for spec, copies in zip(choice.operands, held) if copies is not None)
+            ]
+            way = None
+            if as_they_are:
+                way = self.way(n, max(as_they_are, key=lambda choice: choice.ways(rule)))
+            self.stays[key] = way if way != self.cheapest(state, n, rule, {}) else None
+        return self.stays[key]
+
+    def choices(
+        self, state: State, n: int, rule: OpShardingRule, wanted: tuple[ShardingSpec | None, ...]
+    ) -> list[Choice]:
+        problem = self.problem
+        held = [(value, state.copies.get(value)) for value in problem.inputs[n]]
+        homes = tuple([problem.replicated(value) if copies is None else copies[0] for value, copies in held])
+        key = (rule, homes, wanted)
+        found = self._choices.get(key)
+        if found is None:
+            found = self._choices[key] = choices(rule, problem.mesh, homes, wanted)
+        return found
+
+    def way(self, n: int, choice: Choice) -> _Way:
+        same = self.problem.same
+        time = self.problem.time(n, choice.axes, (*choice.operands, *choice.results))
+        return time, tuple(map(same, choice.operands)), tuple(map(same, choice.results))
 
 
 class Around:
     """A plan, and what it would cost with one node done otherwise.
 
-    The walk is kept at every strategic node and resumed there.  In a large program it ends `WINDOW` nodes later: what
-    a change costs shows near it.
+    The walk is kept at every node, and resumed where the change first has an effect.  In a large program it ends
+    `WINDOW` nodes later: what a change costs shows near it.
     """
 
     def __init__(self, walker: Walker, plan: Mapping[int, Strategy]) -> None:
         self.walker = walker
         self.plan = plan
-        self.before: dict[int, State] = {}
+        self.before: list[State] = []
         self.after: list[tuple[int, int]] = []
         state = walker.start()
         for n in range(walker.count):
-            if n in walker.offered:
-                self.before[n] = state.fork()
-            walker.node(state, n, plan.get(n))
+            self.before.append(state.fork())
+            walker.node(state, n, plan)
             walker.forget(state, n)
             self.after.append((state.cost, state.resident))
         self.whole = walker.end(state)
@@ -275,10 +326,12 @@ class Around:
     def with_other(self, n: int, strategy: Strategy) -> Key:
         """The key of the plan with this strategy at this node."""
         walker = self.walker
-        state = self.before[n].fork()
+        plan = {**self.plan, n: strategy}
+        begin = walker.ahead_of.begins[n]
+        state = self.before[begin].fork()
         stop = min(walker.count, n + 1 + WINDOW)
-        for at in range(n, stop):
-            walker.node(state, at, strategy if at == n else self.plan.get(at))
+        for at in range(begin, stop):
+            walker.node(state, at, plan)
             walker.forget(state, at)
         if stop == walker.count:
             return walker.key(walker.end(state))
@@ -289,22 +342,23 @@ class Around:
         )
 
 
-def _survivors(states: Sequence[State], width: int) -> list[State]:
-    """Of states in order of rank: the first few that differ, and the first of each strategy.
+def _among(spec: ShardingSpec, held: Copies) -> bool:
+    """Equal shardings are one object (`Problem.same`), so identity tells them apart."""
+    for copy in held:  # noqa: SIM110 - a generator here costs as much as the whole walk
+        if copy is spec:
+            return True
+    return False
 
-    A strategy that looks dear so far may be what saves a collective later.
-    """
+
+def _survivors(states: Sequence[State], width: int) -> list[State]:
+    """Of states in order of rank: the first few that leave different copies."""
     kept: list[State] = []
     alike: set[object] = set()
-    seen: set[int] = set()
     for state in states:
-        last = id(state.chosen[-1])
-        if len(kept) >= width and last in seen:
-            continue
-        # Equal shardings are one object (`Problem.same`), so identity tells them apart.
         left = frozenset([(value, *map(id, held)) for value, held in state.copies.items()])
         if left not in alike:
             alike.add(left)
-            seen.add(last)
             kept.append(state)
+            if len(kept) == width:
+                break
     return kept

@@ -164,7 +164,7 @@ def _search(space: Space, start: Layout, goal: Layout, item_bytes: int, cost: Co
             if after in done:
                 continue
             total = (spent[0] + price, spent[1] + 1)
-            if after in best and total >= best[after]:
+            if (after in best and total >= best[after]) or (price and total[0] >= best[goal][0]):
                 continue
             if after == goal:
                 best[goal], came[goal] = total, (here, how)

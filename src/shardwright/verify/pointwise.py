@@ -61,10 +61,11 @@ def monotone(sign: int) -> Handler:
     def handler(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
         (x,) = operands
         state = field.hash(field.word(*call.name()), [x.residue])
-        # Heights grow with depth; this keeps them in bounds.  Each function has its own slope, so that
-        # the results of two of them are not level.
+        # Heights grow with depth; this keeps them in bounds.  Each function has its own slope and its own value
+        # at zero, so that results of two of them are not level, nor are shares in a sum of two (h / (0 + h)).
         slope = sign * (1.0 + field.word("slope", call.op) * 2.0**-64)
-        return FieldArray(field.from_hash(state).residue, np.arcsinh(x.height) * slope)
+        start = 0.5 + field.word("start", call.op) * 2.0**-64
+        return FieldArray(field.from_hash(state).residue, np.arcsinh(x.height) * slope + start)
 
     return handler
 

@@ -12,6 +12,7 @@ from shardwright import DeviceMesh, Graph, Program
 from shardwright.cost import H100, program_cost, program_memory
 from shardwright.lower import lower
 from shardwright.solve import Problem
+from shardwright.solve.ahead import Ahead
 from shardwright.solve.strategies import strategies
 from shardwright.solve.trial import Plan, Trial
 from shardwright.solve.walk import Walker
@@ -125,6 +126,36 @@ def test_resuming_a_walk_is_walking_again(transformer_block: Build) -> None:
         for n, ways in walker.offered.items():
             for strategy in ways[::5]:
                 assert here.with_other(n, strategy) == walker.key(walker.walk({**plan, n: strategy}))
+
+
+def test_what_a_seed_wants_is_known_to_the_ops_before_it(diamond: Build) -> None:
+    """branch2 goes through a transpose into the second product: what that needs is turned back."""
+    graph = diamond()
+    problem = Problem.parse(graph, MESH)
+    ahead = Ahead(problem)
+    names = {graph.values[value].name for value in ahead.paths}
+    assert names == {"branch1", "branch2", "turned"}
+    assert ahead.begins == {0: 0, 4: 1}
+    for strategy in strategies(problem, 4):
+        plan = {4: strategy}
+        assert ahead.want(graph.by_name["branch1"], plan) == strategy.operands[0]
+        turned = ahead.want(graph.by_name["turned"], plan)
+        assert turned == strategy.operands[1]
+        branch2 = ahead.want(graph.by_name["branch2"], plan)
+        assert branch2 is not None
+        assert branch2.dims == turned.dims[::-1]
+    assert ahead.want(graph.by_name["branch1"], {}) is None
+    assert ahead.want(graph.by_name["out"], {4: strategies(problem, 4)[0]}) is None
+
+
+def test_nothing_is_cut_for_free_and_gathered_again(diamond: Build) -> None:
+    graph = diamond()
+    problem = Problem.parse(graph, "d=8")
+    replicated = {n: strategies(problem, n)[0] for n in problem.strategic}
+    tried = Trial(problem, None)(replicated)
+    assert tried.sketch.communication == 0
+    walker = Walker(problem, {n: strategies(problem, n) for n in problem.strategic})
+    assert walker.walk(replicated).cost == tried.cost
 
 
 def test_a_walk_pays_for_a_shared_reshard_once() -> None:

@@ -17,6 +17,7 @@ from shardwright.propagate.complete import complete
 from shardwright.solve import Problem, Solution, solve
 from shardwright.solve.strategies import strategies
 from shardwright.solve.trial import Trial
+from shardwright.solve.walk import Walker
 
 MESH = DeviceMesh("dp=2, tp=4")
 Build = Callable[..., Graph]
@@ -138,6 +139,22 @@ def test_a_program_without_products_is_split_too() -> None:
     solution = solve(graph, "d=8")
     assert all(spec.sharded_axes for spec in solution.specs.values())
     assert solution.communication == 0
+
+
+@pytest.mark.parametrize("mesh", ["d=8", "dp=2, tp=4"])
+@pytest.mark.parametrize("sizes", [(32, 64, 64), (64, 256, 1024), (1024, 1024, 4096), (16384, 512, 512)], ids=str)
+@pytest.mark.parametrize("which", ["transformer_block", "diamond", "mlp"])
+def test_doing_the_same_everywhere_is_never_better(
+    which: str, sizes: tuple[int, ...], mesh: str, request: pytest.FixtureRequest
+) -> None:
+    """Not splitting anything among it: where the program is small, that is hard to beat."""
+    graph = request.getfixturevalue(which)(*sizes)
+    problem = Problem.parse(graph, mesh)
+    walker = Walker(problem, {n: strategies(problem, n) for n in problem.strategic})
+    trial = Trial(problem, None)
+    plans = walker.uniform()
+    assert "Replicated" in {plan[0].text for plan in plans}
+    assert solve(graph, mesh).cost <= min(trial(plan).cost for plan in plans)
 
 
 CASES = [

@@ -105,14 +105,21 @@ def test_equal_runs_are_equal_and_json_is_plain(transformer_block: Build) -> Non
     assert json.dumps(first.nodes)
 
 
-def test_a_block_is_solved_in_half_a_second(transformer_block: Build) -> None:
-    graph = transformer_block(2048, 4096, 16384)
+def seconds(work: Callable[[], object]) -> float:
+    """The best of three: other work on the machine says nothing about this one."""
     times = []
-    for _ in range(3):  # the best of three: other work on the machine says nothing about the solver
+    for _ in range(3):
         start = time.process_time()
-        solve(graph, MESH)
+        work()
         times.append(time.process_time() - start)
-    assert min(times) < 0.5
+    return min(times)
+
+
+def test_a_block_is_solved_in_half_a_second(transformer_block: Build) -> None:
+    """On a machine that counts to a million in 50 ms; a slower one is given more."""
+    graph = transformer_block(2048, 4096, 16384)
+    slowness = max(1.0, seconds(lambda: sum(i for i in range(1_000_000))) / 0.05)
+    assert seconds(lambda: solve(graph, MESH)) < 0.5 * slowness
 
 
 # -- the user's word ------------------------------------------------------------------------------------
