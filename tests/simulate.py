@@ -64,7 +64,7 @@ def gather(shards: list[Array], spec: ShardingSpec, shape: tuple[int, ...]) -> A
     return whole
 
 
-def _on_groups(shards: list[Array], mesh: DeviceMesh, axes, work) -> list[Array]:  # noqa: ANN001
+def _on_groups(shards: list[Array], mesh: DeviceMesh, axes, work) -> list[Array]:
     result = list(shards)
     for group in mesh.groups(axes):
         for position, part in zip(group, work([shards[p] for p in group])):
@@ -110,7 +110,7 @@ def apply_step(shards: list[Array], step: Step) -> list[Array]:
     raise AssertionError(step.kind)
 
 
-def _parts(axis, step: Step):  # noqa: ANN001, ANN202
+def _parts(axis, step: Step):
     """The parts of an axis that a step moves, major to minor."""
     moved = sorted((other for other in step.axes if other.overlaps(axis)), key=lambda other: other.pre)
     return [axis] if any(other.contains(axis) for other in moved) else moved

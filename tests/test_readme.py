@@ -36,7 +36,9 @@ def test_commands_are_targets() -> None:
 
 
 def test_the_demo_runs() -> None:
-    done = subprocess.run([sys.executable, "-m", "examples.demo"], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-m", "examples.demo"], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     assert "exact identity over prime fields: proven" in done.stdout
 

@@ -70,9 +70,10 @@ class _Draw:
             self.argument(tuple(self.random.choices([2, 3, 4], k=self.random.choice([1, 2]))))
         for _ in range(self.random.randint(4, 10)):
             self.step()
-        unread = [i for i in range(len(self.made.shapes), len(self.pool))]
-        self.made.returned = self.random.sample(unread, k=min(len(unread), self.random.choice([1, 1, 2]))) + [
-            unread[-1]
+        unread = list(range(len(self.made.shapes), len(self.pool)))
+        self.made.returned = [
+            *self.random.sample(unread, k=min(len(unread), self.random.choice([1, 1, 2]))),
+            unread[-1],
         ]
         return self.made
 
@@ -90,8 +91,8 @@ class _Draw:
     def step(self) -> None:
         while True:
             kind = self.random.choice(
-                ["unary", "binary", "binary", "matmul", "matmul", "transpose", "reshape", "reshape", "reduce", "softmax",
-                 "slice", "concat", "flip", "cumsum", "take", "where", "sort", "broadcast", "tril", "argmax"]
+                ["unary", "binary", "binary", "matmul", "matmul", "transpose", "reshape", "reshape", "reduce",
+                 "softmax", "slice", "concat", "flip", "cumsum", "take", "where", "sort", "broadcast", "tril", "argmax"]
             )  # fmt: skip
             i = self.random.choice(self.values())
             if getattr(self, kind)(i, self.pool[i]):

@@ -213,7 +213,8 @@ SAMPLES: dict[str, list[Sample]] = {
         Sample(lambda x: x[1:, 1:], ("n m",)),
     ],
     "flip": [Sample(lambda x: np.flip(x, 0), ("n m",)), Sample(lambda x: x[:, ::-1], ("n m",))],
-    "roll": [Sample(lambda x: np.roll(x, x.shape[0], axis=0), ("n m",)), 
+    "roll": [
+        Sample(lambda x: np.roll(x, x.shape[0], axis=0), ("n m",)),
         Sample(lambda x: np.roll(x, 2, axis=0), ("n m",)),
         Sample(lambda x: np.roll(x, (1, -1), axis=(0, 1)), ("n m",)),
     ],

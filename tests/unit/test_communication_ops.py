@@ -70,7 +70,7 @@ class TestCommunicationOps(unittest.TestCase):
     def test_each_reshard_once_per_copy(self) -> None:
         """Two readers of the same gathered value share one all_gather."""
 
-        def f(x, w):  # noqa: ANN001, ANN202
+        def f(x, w):
             return np.sort(x, axis=0) @ w, np.cumsum(x, axis=0)
 
         x, w = np.random.default_rng(0).standard_normal((8, 4)), np.ones((4, 2))

@@ -98,7 +98,7 @@ class ShardMapped:
             return (specs, specs)
         if isinstance(specs, Mapping):
             names = list(inspect.signature(self.fn).parameters)
-            known = {name for name in [*names[: len(args)], *kwargs]}
+            known = {*names[: len(args)], *kwargs}
             for name in specs:
                 if name not in known:
                     raise SpecError(f"in_specs names {name!r}, which is not among the arguments")

@@ -113,8 +113,36 @@ class ShardedArray(NDArrayOperatorsMixin):
 
 
 _METHODS = frozenset(
-    """sum mean max min prod var std any all argmax argmin reshape ravel flatten transpose swapaxes squeeze astype
-    cumsum cumprod argsort take clip dot round conj repeat copy""".split()
+    [
+        "sum",
+        "mean",
+        "max",
+        "min",
+        "prod",
+        "var",
+        "std",
+        "any",
+        "all",
+        "argmax",
+        "argmin",
+        "reshape",
+        "ravel",
+        "flatten",
+        "transpose",
+        "swapaxes",
+        "squeeze",
+        "astype",
+        "cumsum",
+        "cumprod",
+        "argsort",
+        "take",
+        "clip",
+        "dot",
+        "round",
+        "conj",
+        "repeat",
+        "copy",
+    ]
 )
 
 
@@ -150,7 +178,9 @@ def run_eagerly(func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str,
     specs = [_spec_of(leaf, mesh) for leaf in leaves]
     name = str(getattr(func, "name", None) or getattr(func, "__name__", func))
     types = [(tuple(leaf.shape), str(leaf.dtype)) for leaf in leaves]
-    key = repr((getattr(func, "__module__", ""), name, str(func), tree, types, [str(spec) for spec in specs], str(mesh)))
+    key = repr(
+        (getattr(func, "__module__", ""), name, str(func), tree, types, [str(spec) for spec in specs], str(mesh))
+    )
     entry = _compiled.get(key)
     if entry is None:
         entry = _compiled[key] = _compile(func, tree, leaves, specs, mesh)

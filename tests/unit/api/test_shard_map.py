@@ -14,7 +14,7 @@ from shardwright.errors import SpecError
 MESH = "dp=2, tp=4"
 
 
-def transformer_block(x, w_q, w_k, w_v, w_o, w_ff1, w_ff2):  # noqa: ANN001, ANN201
+def transformer_block(x, w_q, w_k, w_v, w_o, w_ff1, w_ff2):
     # Attention
     q = x @ w_q
     k = x @ w_k
@@ -30,7 +30,7 @@ def transformer_block(x, w_q, w_k, w_v, w_o, w_ff1, w_ff2):  # noqa: ANN001, ANN
     return x + h
 
 
-def diamond(x, w1, w2):  # noqa: ANN001, ANN201, ARG001
+def diamond(x, w1, w2):
     h = x @ w1
     branch1 = h + 1
     branch2 = h * 2

@@ -39,7 +39,10 @@ def test_strategy_1_rows_split_and_b_broadcast() -> None:
 def test_strategy_1_with_a_host_array() -> None:
     a, b = sw.randn(128, 64, mesh=WORKERS), np.ones((64, 32))
     np.testing.assert_allclose((a @ b).numpy(), a.numpy() @ b)
-    assert [entry.event for entry in log.entries if entry.event in ("broadcast", "op", "gather")][:2] == ["broadcast", "op"]
+    assert [entry.event for entry in log.entries if entry.event in ("broadcast", "op", "gather")][:2] == [
+        "broadcast",
+        "op",
+    ]
 
 
 @pytest.mark.parametrize("split", [0, 1])
