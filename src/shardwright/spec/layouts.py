@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations_with_replacement, pairwise, permutations
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .axes import Axes, AxisRef, merge_axes
 from .chunks import all_chunks, padded_size
@@ -99,6 +99,8 @@ class Space:
             (a, b) for a, first in enumerate(atoms) for b, second in enumerate(atoms) if first.can_merge(second)
         }
         self._arrangements: dict[tuple[tuple[tuple[int, int], ...], ...], list[Dims]] = {}
+        self._overlaps: dict[tuple[int, tuple[int, ...], tuple[int, ...]], int] = {}
+        self.priced: dict[Any, list[tuple[int, Move, Layout]]] = {}
         self._counts: dict[Dims, tuple[int, ...] | None] = {}
         self._local: dict[tuple[int, tuple[int, ...]], int] = {}
         self._moves: dict[Layout, list[Move]] = {}
@@ -183,25 +185,23 @@ class Space:
             ways *= axis.size
         return ways
 
-    def missing(self, layout: Layout, goal: Layout) -> int:
-        """Elements that some device has to receive before it has what it holds at the goal.
+    def missing(self, layout: Layout, goal: Layout, needed: int) -> int:
+        """Elements that some device has to receive before it has the ``needed`` ones it holds at the goal.
 
         If a dim is cut by another axis than at the goal, some device holds none of its part; if values are
         pending, none of them is finished.  Needs even shards.
         """
-        total = shared = 1
-        for d, (have, want) in enumerate(zip(layout[0], goal[0])):
-            needed = self.local(d, want)
-            total *= needed
-            if have[: len(want)] == want:
-                shared *= self.local(d, have)
-            elif want[: len(have)] == have:
-                shared *= needed
-            else:
-                shared = 0
         if layout[1] and any(pair not in goal[1] for pair in layout[1]):
-            return total
-        return total - shared
+            return needed
+        shared = 1
+        for d, (have, want) in enumerate(zip(layout[0], goal[0])):
+            key = (d, have, want)
+            overlap = self._overlaps.get(key)
+            if overlap is None:
+                inside = have[: len(want)] == want or want[: len(have)] == have
+                overlap = self._overlaps[key] = min(self.local(d, have), self.local(d, want)) if inside else 0
+            shared *= overlap
+        return needed - shared
 
     # -- moves ------------------------------------------------------------------------------------------
 

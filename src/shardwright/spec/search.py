@@ -103,6 +103,16 @@ def move_cost(space: Space, move: Move, item_bytes: int, cost: CostFn) -> int:
     return cost(move.kind, move.axes or space.axes(move.atoms), move.elements * item_bytes)
 
 
+def priced_moves(space: Space, here: Layout, item_bytes: int, cost: CostFn) -> list[tuple[int, Move, Layout]]:
+    """The moves of a layout with their costs, kept with the space: many searches pass the same layouts."""
+    key = (here, item_bytes, cost)
+    found = space.priced.get(key)
+    if found is None:
+        found = [(move_cost(space, move, item_bytes, cost), move, move.after) for move in space.moves(here)]
+        space.priced[key] = found
+    return found
+
+
 def finish(
     space: Space, here: Layout, goal: Layout, item_bytes: int, cost: CostFn
 ) -> tuple[int, Recipe | list[Move]] | None:
@@ -130,8 +140,10 @@ def _search(space: Space, start: Layout, goal: Layout, item_bytes: int, cost: Co
         space.divides(d, dim) for layout in (start, goal) for d, dim in enumerate(layout[0])
     )
 
+    needed = space.elements(goal[0])
+
     def bound(layout: Layout) -> int:
-        return space.missing(layout, goal) * item_bytes if bounded else 0
+        return space.missing(layout, goal, needed) * item_bytes if bounded else 0
 
     order = count()
     best: dict[Layout, tuple[int, int]] = {start: (0, 0)}
@@ -150,16 +162,18 @@ def _search(space: Space, start: Layout, goal: Layout, item_bytes: int, cost: Co
         if len(done) > EXPANSIONS or estimate >= best[goal][0]:
             break
         spent = best[here]
-        ways: list[tuple[int, Move | Recipe | list[Move], Layout]] = [
-            (move_cost(space, move, item_bytes, cost), move, move.after)
-            for move in space.moves(here)
-            if small or move.kind != "slice" or asked.issuperset(move.atoms)
-        ]
-        ways += [(0, move, move.after) for move in pending_moves(space, here, goal[1])]
+        # Ways that end here come first: what they cost is the bar for all others.
+        ways: list[tuple[int, Move | Recipe | list[Move], Layout]] = []
         for stop in stops:
             last = finish(space, here, stop, item_bytes, cost)
             if last is not None:
                 ways.append((*last, stop))
+        ways += [
+            priced
+            for priced in priced_moves(space, here, item_bytes, cost)
+            if small or priced[1].kind != "slice" or asked.issuperset(priced[1].atoms)
+        ]
+        ways += [(0, move, move.after) for move in pending_moves(space, here, goal[1])]
         for price, how, after in ways:
             if after in done:
                 continue
