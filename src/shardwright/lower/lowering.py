@@ -97,7 +97,9 @@ class Lowering:
             context = FormContext(self, node, decision, operands, specs, axes)
             return FORMS[name](context)
         results = tuple(self.new_value(value, spec) for value, spec in zip(node.results, specs))
-        self.instrs.append(Instr(node.op, operands, results, node.attrs, node=decision.node, source=node.source))
+        self.instrs.append(
+            Instr(node.op, operands, results, node.attrs, node=decision.node, source=node.source, views=node.views)
+        )
         return results
 
     def create_sharded_output(self, node: Node, decision: Decision, made: Sequence[int]) -> None:

@@ -181,10 +181,12 @@ class _Run:
 
     def choose(self, walker: Walker) -> Plan:
         """Seed and refine; where that does not fit, again with an ever higher price on memory."""
-        alike = sorted(walker.uniform(), key=lambda start: walker.key(walker.walk(start)))[:STARTS]
-        found = [self.search(walker, start) for start in (walker.beam(), *alike)]
+        alike = sorted(walker.uniform(), key=lambda start: walker.key(walker.walk(start)))
+        found = [self.search(walker, start) for start in (walker.beam(), *alike[:STARTS])]
         found.sort(key=lambda start: walker.key(walker.walk(start)))
-        plan = self.refine(walker, min(found[:STARTS], key=lambda start: self.trial(start).key))
+        # A price may see things otherwise than the walk: show it the plain plans too.
+        starts = [*found, *alike] if self.priced else found[:STARTS]
+        plan = self.refine(walker, min(starts, key=lambda start: self.trial(start).key))
         best = self.trial(plan)
         weight = max(1, (best.sketch.cost << 10) // self.problem.hardware.memory)
         for _ in range(MOST_WEIGHTS):

@@ -10,10 +10,10 @@ from itertools import pairwise
 
 import pytest
 
-from shardwright import DeviceMesh, Graph, GraphExtractor, MeshError, Program, ShardingSpec
+from shardwright import DeviceMesh, DimSpec, Graph, GraphExtractor, MeshError, Program, ShardingSpec
 from shardwright.cost import H100, Hardware, program_cost, program_memory
 from shardwright.lower import lower
-from shardwright.propagate import rule_of
+from shardwright.propagate import rule_of, run_hierarchical_propagation_pass
 from shardwright.propagate.complete import complete
 from shardwright.solve import PlanInfeasible, SimpleSolver, Solution, solve
 from shardwright.solve import simple as simple_module
@@ -249,6 +249,23 @@ def test_a_price_decides(mlp: Build) -> None:
     assert solution.cost == 1
     assert str(solution.specs[w1]) == "[dp, tp]"
     assert solution.forced == {}
+
+
+@pytest.mark.parametrize("which", ["transformer_block", "diamond"])
+def test_a_price_that_reads_shardings_loosely_still_beats_the_plain_plans(
+    which: str, request: pytest.FixtureRequest
+) -> None:
+    """A pipeline that spreads the shardings again and forces nothing: never worse than splitting nothing."""
+    graph = request.getfixturevalue(which)(64, 256, 1024)
+
+    def price(specs: Mapping[int, ShardingSpec]) -> int:
+        opened = {v: spec.replace(dims=[DimSpec(dim.axes, True) for dim in spec.dims]) for v, spec in specs.items()}
+        found = run_hierarchical_propagation_pass(graph, opened, rule_of)
+        return program_cost(lower(complete(graph, MESH, found.specs, rule_of)), H100).total
+
+    solution = solve(graph, MESH, price=price)
+    assert solution.cost == price(solution.specs)
+    assert solution.cost <= solve(graph, "d=1").cost
 
 
 def test_a_price_that_sees_forced_axes_may_use_them(mlp: Build) -> None:
