@@ -24,9 +24,15 @@ LEVELS = 5
 
 def directions(rule: OpShardingRule, flow: Flow, single_use: bool, level: int) -> tuple[Direction, ...]:
     """For each factor of an op, which way it may propagate at this level."""
+    return _directions(rule.flows, flow, single_use, level)
+
+
+@cache
+def _directions(
+    flows: tuple[tuple[bool, bool], ...], flow: Flow, single_use: bool, level: int
+) -> tuple[Direction, ...]:
     return tuple(
-        Direction.NONE if factor.blocked else _direction(flow, single_use, level, rule.pass_through[f])
-        for f, factor in enumerate(rule.factors)
+        Direction.NONE if blocked else _direction(flow, single_use, level, passes) for passes, blocked in flows
     )
 
 

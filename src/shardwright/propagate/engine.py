@@ -201,8 +201,6 @@ class _Engine:
             group = sorted(set(members))
             for value in group:
                 self.group_of[value] = group
-        # Equal ops share a rule object and their directions, so that memo keys hash and compare quickly.
-        self._way_memo: dict[tuple[OpShardingRule, Flow, bool, int], tuple[Direction, ...]] = {}
 
     def _single_use(self, node: Node) -> bool:
         graph = self.graph
@@ -279,10 +277,10 @@ class _Engine:
             if view is None:
                 self.dirty[n] = False
                 continue
-            key = (view.rule, view.flow, self.single_use[n], level)
-            ways = self._way_memo.get(key) if view.only is None else tuple(every_way(view.rule, view.only))
-            if ways is None:
-                ways = self._way_memo[key] = directions(view.rule, view.flow, self.single_use[n], level)
+            if view.only is None:
+                ways = directions(view.rule, view.flow, self.single_use[n], level)
+            else:
+                ways = tuple(every_way(view.rule, view.only))
             if ways != self.ways[n]:
                 self.ways[n] = ways
                 self.dirty[n] = True

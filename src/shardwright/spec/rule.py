@@ -190,6 +190,11 @@ class OpShardingRule:
         )
 
     @cached_property
+    def flows(self) -> tuple[tuple[bool, bool], ...]:
+        """For each factor, whether it passes through and whether it is blocked: all that directions depend on."""
+        return tuple((passes, factor.blocked) for passes, factor in zip(self.pass_through, self.factors))
+
+    @cached_property
     def new(self) -> frozenset[int]:
         """Factors that stand only in results."""
         old = {factor for tensor in self.operands for dim in tensor for factor in dim}
