@@ -16,7 +16,7 @@ from ..lower import lower
 from ..propagate import Propagated, apply_constraints, rule_of, run_hierarchical_propagation_pass
 from ..propagate.complete import Complete, complete
 from ..spec.mesh import DeviceMesh
-from ..spec.sharding import DimSpec, ShardingSpec
+from ..spec.sharding import ShardingSpec
 
 Say = Callable[[str], None]
 
@@ -67,7 +67,7 @@ def compile_graph(
         if (value in said.values or value in constrained) and not any(dim.open for dim in spec.dims)
     }
     if auto:
-        specs = {**_solved(graph, mesh, specs, pinned, said, debug, say), **specs}
+        return _solved(graph, mesh, specs, pinned, said, debug, say)
     return finish(graph, mesh, specs, pinned, said)
 
 
@@ -100,8 +100,7 @@ def finish(
 ) -> Lowered:
     """Propagate, complete, lower."""
     found = run_hierarchical_propagation_pass(graph, specs, rule_of, out_specs=said.outputs)
-    closed = {i: spec for i, spec in said.outputs.items() if not any(dim.open for dim in spec.dims)}
-    fixed = complete(graph, mesh, found.specs, rule_of, pinned=pinned, out_specs=closed)
+    fixed = complete(graph, mesh, found.specs, rule_of, pinned=pinned, out_specs=_closed(said.outputs))
     return Lowered(graph, found, fixed, lower(fixed))
 
 
@@ -113,30 +112,34 @@ def _solved(
     said: Said,
     debug: bool,
     say: Say,
-) -> dict[int, ShardingSpec]:
-    """The solver's shardings, left open: what the user said goes first."""
-    from ..cost import program_cost
+) -> Lowered:
+    """The solver's plan, completed exactly as the solver priced it; what the user said stays."""
     from ..cost.hardware import VIRTUAL
     from ..solve import SimpleSolver
 
+    closed = _closed(said.outputs)
     solver = SimpleSolver(mesh, VIRTUAL, debug=debug, log=say)
-
-    def price(seeds: Mapping[int, ShardingSpec]) -> int:
-        chosen = {**_opened(seeds), **specs}
-        return program_cost(finish(graph, mesh, chosen, pinned, said).program, solver.hardware).total
-
-    solution = solver.solve(graph, mesh, dict(specs), price=price)
+    solution = solver.solve(graph, given=dict(specs), out_specs=closed)
     for n in range(len(graph.nodes)):
         if n not in solution.nodes:
             say(f"[shard_map] WARNING: No solution for node {n}")
-    return _opened(solution.specs)
+    found = run_hierarchical_propagation_pass(graph, solution.specs, rule_of, out_specs=said.outputs)
+    chosen = [solution.specs.get(value.id) for value in graph.values]
+    fixed = complete(
+        graph,
+        mesh,
+        chosen,
+        rule_of,
+        pinned={**solution.pinned, **pinned},
+        out_specs=closed,
+        forced=solution.forced,
+    )
+    return Lowered(graph, found, fixed, lower(fixed))
 
 
-def _opened(specs: Mapping[int, ShardingSpec]) -> dict[int, ShardingSpec]:
-    return {
-        value: ShardingSpec.make(spec.mesh, tuple(DimSpec(dim.axes, True) for dim in spec.dims))
-        for value, spec in specs.items()
-    }
+def _closed(outputs: Mapping[int, ShardingSpec]) -> dict[int, ShardingSpec]:
+    """Outputs of which all is said."""
+    return {i: spec for i, spec in outputs.items() if not any(dim.open for dim in spec.dims)}
 
 
 def bind_specs(
