@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import subprocess
 import sys
 import tokenize
@@ -136,3 +137,11 @@ def test_no_eval_exec_or_pickle(path: Path) -> None:
 
 def test_no_utils() -> None:
     assert [name(path) for path in MODULES if path.stem in ("utils", "util", "helpers", "misc")] == []
+
+
+@pytest.mark.parametrize("room", ["cost", "lower"])
+def test_the_middle_names_no_op(room: str) -> None:
+    """Costing and lowering read records; a comparison with an op's name would be a special case."""
+    for path in (SRC / room).rglob("*.py"):
+        found = re.findall(r"\.op\s*(?:==|!=|in|not in)\s*[\"({\[].*", path.read_text())
+        assert not found, f"{path.name}: {found[0]}"

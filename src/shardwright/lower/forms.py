@@ -72,13 +72,22 @@ def arange(context: FormContext) -> tuple[int, ...]:
     return (context.result("core.arange", (offset,), start=attrs["start"], step=attrs["step"]),)
 
 
-def triangle(context: FormContext) -> tuple[int, ...]:
-    """The triangle of a matrix whose rows or columns are split: compare global indices."""
-    shape, spec = context.shape(0), context.specs[0]
-    rows = context.offset(shape[-2], context.axes_of(len(shape) - 2, spec))
-    columns = context.offset(shape[-1], context.axes_of(len(shape) - 1, spec))
-    operands = (*context.operands, rows, columns)
-    return (context.result("core.triangle", operands, k=context.node.attr("k", 0), lower=context.node.op == "tril"),)
+def triangle(lower: bool) -> Form:
+    """One triangle of a matrix whose rows or columns are split: compare global indices."""
+
+    def form(context: FormContext) -> tuple[int, ...]:
+        shape, spec = context.shape(0), context.specs[0]
+        rows = context.offset(shape[-2], context.axes_of(len(shape) - 2, spec))
+        columns = context.offset(shape[-1], context.axes_of(len(shape) - 1, spec))
+        operands = (*context.operands, rows, columns)
+        return (context.result("core.triangle", operands, k=context.node.attr("k", 0), lower=lower),)
+
+    return form
 
 
-FORMS: dict[str, Form] = {"take": take, "arange": arange, "triangle": triangle}
+FORMS: dict[str, Form] = {
+    "take": take,
+    "arange": arange,
+    "lower_triangle": triangle(lower=True),
+    "upper_triangle": triangle(lower=False),
+}

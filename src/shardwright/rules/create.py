@@ -22,6 +22,6 @@ rule("arange", lambda call: _made(call, "new form(arange)"), meaning="arange")
 rule(CONSTANT, lambda call: _made(call, "new whole"))
 
 # The diagonal of a part lies where global indices say.
-for _op in ("tril", "triu"):
-    text = "... r c -> ... r c ; r: form(triangle) ; c: form(triangle)"
-    rule(_op, " ; ".join([text, *LINEAR]), meaning="triangle")
+for _op, _form in (("tril", "lower_triangle"), ("triu", "upper_triangle")):
+    _text = f"... r c -> ... r c ; r: form({_form}) ; c: form({_form})"
+    rule(_op, " ; ".join([_text, *LINEAR]), meaning="triangle")
