@@ -99,6 +99,14 @@ class PropagationError(ShardwrightError, ValueError):
     """Shardings that cannot be spread as asked."""
 
 
+class PlanInfeasible(ShardwrightError, ValueError):
+    """No plan was found that keeps everything asked for."""
+
+
+class HardwareError(ShardwrightError, ValueError):
+    """Figures that no machine can have."""
+
+
 class ReshardError(ShardwrightError, ValueError):
     """No way from one sharding to another."""
 

@@ -9,16 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ..errors import MeshError, ShardwrightError
+from ..errors import HardwareError, MeshError
 from ..spec.axes import AxisRef
 from ..spec.mesh import DeviceMesh
 
 PS = 10**12
 """Picoseconds in a second."""
-
-
-class HardwareError(ShardwrightError, ValueError):
-    """Figures that no machine can have."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ To extend: another solver is another file with ``solve(problem)``; it may use `P
 must equal that of the lowered Program.
 """
 
-from .problem import PlanInfeasible, Problem
+from ..errors import PlanInfeasible
+from .problem import Problem
 from .simple import SimpleSolver, Solution, solve
 
 __all__ = ["PlanInfeasible", "Problem", "SimpleSolver", "Solution", "solve"]

@@ -31,10 +31,6 @@ from ..spec.rule import OpShardingRule
 from ..spec.sharding import ShardingSpec, wrong_mesh
 
 
-class PlanInfeasible(ShardwrightError, ValueError):
-    """No plan was found that keeps everything asked for."""
-
-
 @dataclass(frozen=True)
 class Problem:
     """A program, a mesh, what the user said, and the machine."""

@@ -18,10 +18,10 @@ from math import inf
 from typing import Any
 
 from ..cost.hardware import H100, Hardware
-from ..errors import MeshError
+from ..errors import MeshError, PlanInfeasible
 from ..ir.graph import Graph
 from ..spec.mesh import DeviceMesh
-from .problem import PlanInfeasible, Problem
+from .problem import Problem
 from .strategies import Strategy, strategies
 from .trial import Forced, Plan, Specs, Trial, Tried
 from .walk import WINDOW, Around, Key, Walker

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from itertools import product
 
 from ..cost.memory import local_bytes
+from ..errors import PlanInfeasible
 from ..propagate.choices import choices, legal_axes
 from ..spec.axes import Axes, axes_text, merge_axes
 from ..spec.factors import FactorSharding
 from ..spec.mesh import DeviceMesh
 from ..spec.rule import OpShardingRule
 from ..spec.sharding import ShardingSpec
-from .problem import PlanInfeasible, Problem
+from .problem import Problem
 
 MOST = 256
 """About how many ways of one op are looked at; with more, the smallest factors are not split."""
