@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import combinations, count
 from typing import TYPE_CHECKING
 
-from .axes import merge_axes
+from .axes import AxisRef, merge_axes
 from .collective import collective_bytes
 from .layouts import SMALL, Dims, Layout, Move, Pending, Space, expresses, make_atoms
 from .mesh import DeviceMesh
@@ -31,6 +31,7 @@ EXPANSIONS = 1000
 """After this many layouts the search takes the best way it has found."""
 
 _spaces: dict[tuple[DeviceMesh, tuple[object, ...], Shape], Space] = {}
+_by_axes: dict[tuple[DeviceMesh, frozenset[AxisRef], Shape, bool], Space] = {}
 
 
 def space_for(mesh: DeviceMesh, specs: Sequence[ShardingSpec], shape: Shape, idle: bool = True) -> Space:
@@ -38,27 +39,33 @@ def space_for(mesh: DeviceMesh, specs: Sequence[ShardingSpec], shape: Shape, idl
 
     Without ``idle``, parts of axes that none of the specs uses are out of the game.
     """
-    used = {axis for spec in specs for axis in spec.used_axes}
+    used = frozenset(axis for spec in specs for axis in spec.used_axes)
+    known = _by_axes.get((mesh, used, shape, idle))
+    if known is not None:
+        return known
     atoms = make_atoms(mesh, used)
     if not idle:
         atoms = tuple(atom for atom in atoms if any(axis.contains(atom) for axis in used))
     key = (mesh, atoms, shape)
     if key not in _spaces:
-        if len(_spaces) > 1000:
-            _spaces.clear()
+        if len(_by_axes) > 2000:
+            forget_spaces()
         _spaces[key] = Space(mesh, atoms, shape)
+    _by_axes[mesh, used, shape, idle] = _spaces[key]
     return _spaces[key]
 
 
 def forget_spaces() -> None:
     _spaces.clear()
+    _by_axes.clear()
 
 
 def find_steps(
     source: ShardingSpec, target: ShardingSpec, shape: Shape, item_bytes: int, cost: CostFn, idle: bool = True
 ) -> tuple[Step, ...]:
     space = space_for(source.mesh, (source, target), shape, idle)
-    torn = {axis.name for spec in (source, target) for axis in spec.used_axes if not expresses(space.atoms, axis)}
+    parts = [axis for spec in (source, target) for axis in spec.used_axes if not axis.is_whole]
+    torn = {axis.name for axis in parts if not expresses(space.atoms, axis)}
     if torn:
         # An axis of 6 cut as 2 x 3 on one side and as 3 x 2 on the other: undo it, then go on from there.
         middle = _without(source, torn)
