@@ -7,7 +7,7 @@ what an op is like is its record's cost class.
 
 | file | what it holds |
 |---|---|
-| `hardware` | `Hardware`, `Link`: the figures, with their source; one preset, `H100` |
+| `hardware` | `Hardware`, `Link`: the figures, with their source; presets `H100` and `VIRTUAL` |
 | `compute` | `compute_cost`: an op by its cost class; the classes |
 | `comm` | `communication_cost`: a collective, and a list of resharding steps |
 | `memory` | `memory_cost` of an op's results; `peak_live`, liveness over any list of steps |

@@ -1,4 +1,4 @@
-"""`Hardware`: the figures that costs are computed from, and one preset.
+"""`Hardware`: the figures that costs are computed from, and two presets.
 
 Rates are whole numbers per second and times are turned into whole picoseconds once, so that a cost is the same
 integer on every machine.
