@@ -115,6 +115,10 @@ class VerifyError(ShardwrightError):
     """A Program that is malformed, or does not compute what its Graph does."""
 
 
+class DiscoverError(ShardwrightError, ValueError):
+    """An operator that cannot be found or studied, or an input generator that is wrong."""
+
+
 def near_misses(word: str, known: Iterable[str]) -> str | None:
     """A help sentence naming what the user may have meant.
 

@@ -1,0 +1,124 @@
+"""The command line: ``shardwright discover``, ``shardwright audit``.
+
+Nothing is computed here: each command reads its options, calls one function of a room, and prints.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from . import __version__
+from .errors import ShardwrightError
+
+
+class _Friendly(click.Group):
+    """Our own errors are messages to the user, not tracebacks."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except ShardwrightError as error:
+            click.echo(f"{type(error).__name__}: {error}", err=True)
+            ctx.exit(1)
+
+
+@click.group(cls=_Friendly, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="shardwright")
+def main() -> None:
+    """Automatic sharding of tensor programs: plan, prove and run them on a mesh of devices."""
+
+
+@main.command()
+@click.argument("operators", nargs=-1, metavar="[OPERATOR]...")
+@click.option("--yaml", "form", flag_value="yaml", help="Print the YAML report.")
+@click.option("--json", "form", flag_value="json", help="Print the same as JSON.")
+@click.option("--emit", type=click.Path(path_type=Path), metavar="DIR", help="Write DTensor code and its tests to DIR.")
+@click.option("--spawned", is_flag=True, help="With --emit: tests that start one process a rank (DTensorTestBase).")
+@click.option("--quick", is_flag=True, help="Fewer calls and inputs, as --all does.")
+@click.option("--all", "everything", is_flag=True, help="Every operator of PyTorch's OpInfo database.")
+@click.option("--book", type=click.Choice(["numpy"]), help="Check every rule of this rule book against what is found.")
+@click.option("--jobs", default=1, show_default=True, help="With --all: processes at a time.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="With --all: where the reports go.")
+def discover(
+    operators: tuple[str, ...],
+    form: str | None,
+    emit: Path | None,
+    spawned: bool,
+    quick: bool,
+    everything: bool,
+    book: str | None,
+    jobs: int,
+    out: Path | None,
+) -> None:
+    """Learn an operator's sharding rule by running it: shardwright discover torch.cross
+
+    OPERATOR is a function (torch.cross, torch.nn.functional.relu), an ATen overload (aten.add.Tensor) or an operator of
+    your own (torch.ops.mylib.myop).
+    """
+    if book is not None:
+        _check_book(operators)
+    elif everything:
+        _discover_all(jobs, out, quick=True)
+    elif not operators:
+        raise click.UsageError("name an operator, or say --all")
+    else:
+        _discover_some(operators, form, emit, spawned, quick)
+
+
+def _discover_some(
+    operators: tuple[str, ...], form: str | None, emit: Path | None, spawned: bool, quick: bool
+) -> None:
+    import yaml
+
+    from .discover import QUICK, THOROUGH
+    from .discover import discover as find
+    from .discover.emit_files import write_files
+    from .discover.report import as_dict, as_json, as_text, as_yaml
+
+    statements = [s for operator in operators for s in find(operator, QUICK if quick else THOROUGH)]
+    if form == "json":
+        import json
+
+        click.echo(as_json(statements[0]) if len(statements) == 1 else json.dumps([*map(as_dict, statements)], indent=2))
+    elif form == "yaml":
+        click.echo("---\n".join(map(as_yaml, statements)), nl=False)
+    else:
+        click.echo("\n\n".join(map(as_text, statements)))
+    assert yaml  # the report needs it; a missing install should fail before any file is written
+    for statement in statements if emit is not None else ():
+        assert emit is not None
+        for path in write_files(statement, emit, "spawned" if spawned else "local"):
+            click.echo(f"wrote {path}", err=True)
+
+
+def _discover_all(jobs: int, out: Path | None, quick: bool) -> None:
+    from .discover.everything import Verdict, discover_all, summary_text
+    from .discover.torch_samples import opinfo_names
+
+    shown = sys.stderr.isatty()
+
+    def progress(verdict: Verdict, done: int, of: int) -> None:
+        text = f"[{done}/{of}] {verdict.name}: {verdict.status}"
+        if shown:
+            click.echo(f"\r\x1b[K{text}", err=True, nl=False)
+        elif done % 25 == 0 or done == of:
+            click.echo(text, err=True)
+
+    verdicts = discover_all(opinfo_names(), out, jobs=jobs, progress=progress)
+    if shown:
+        click.echo(err=True)
+    click.echo(summary_text(verdicts))
+    if out is not None:
+        click.echo(f"reports in {out}")
+
+
+def _check_book(ops: tuple[str, ...]) -> None:
+    from .discover.book import check_book, text_of
+
+    comparisons = check_book(ops or None)
+    click.echo(text_of(comparisons))
+    if any(comparison.unexplained for comparison in comparisons):
+        sys.exit(1)

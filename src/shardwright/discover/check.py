@@ -1,0 +1,498 @@
+"""The oracle: run an operator on what each device would hold, and see which placements of its results are right.
+
+Each combination of input placements runs once per device and is judged against every placement of every output.
+What passes is *confirmed*: other ways to split pending inputs, other numbers, 2 to 4 devices, uneven and empty
+shards.  Only what survives all of that on evenly cut tensors is valid; `Table.grades` says how far it holds on
+other shards.  float64 and whole numbers leave no room for luck: a false rule is off by far more than rounding.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .encode import ENCODINGS, assemble, chunk_sizes, kinds_for, same, shard_grade, split
+from .operator import Array, Operator, Sample, Slot, slots_in
+from .placement import KINDS, P, Placement, R, S, placements
+from .table import GRADES, Inputs, Table
+
+WORLDS = (2, 3, 4)
+MOST_COMBINATIONS = 40_000
+"""Beyond this many input combinations not all are tried; `Table.restricted` then says which are."""
+
+NO_EVEN_SHARDS = "failed on uneven shards, and no even ones could be cut"
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """A case in which a claimed rule fails."""
+
+    sample: Sample
+    inputs: Inputs
+    output: int
+    placement: Placement
+    world: int
+    encoding: str
+    parts: tuple[tuple[Array, ...], ...]
+    """Per tensor, what each device held."""
+    got: Array | None
+    """What the outputs assemble to; None if they do not fit together, or the call failed."""
+    want: Array
+    error: str = ""
+
+    def __str__(self) -> str:
+        ins = ", ".join(map(str, self.inputs))
+        why = self.error or ("the parts do not fit together" if self.got is None else self._off())
+        return f"{ins} -> {self.placement} on {self.world} devices, shapes {list(self.sample.shapes)}: {why}"
+
+    def _off(self) -> str:
+        assert self.got is not None
+        if self.got.shape != self.want.shape:
+            return f"shape {self.got.shape} instead of {self.want.shape}"
+        if self.want.dtype.kind in "b":
+            return f"{int((self.got != self.want).sum())} of {self.want.size} elements differ"
+        with np.errstate(all="ignore"):
+            return f"off by {float(np.nanmax(np.abs(self.got - self.want), initial=0.0)):.3g}"
+
+
+def check(
+    operator: Operator,
+    sample: Sample,
+    *,
+    variants: Sequence[Sample] = (),
+    special: Sequence[Sample] = (),
+    worlds: Sequence[int] = WORLDS,
+    kinds: Sequence[str] = KINDS,
+    most: int = MOST_COMBINATIONS,
+) -> Table:
+    """Every valid combination of placements for this sample.
+
+    `variants` are the same call on other numbers; `special` on NaN, Inf or denormals, which rules for pending inputs
+    are not asked to keep (an infinite part of a sum has no finite rest).
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        oracle = Oracle(operator, sample, kinds)
+        if oracle.table.refused:
+            return oracle.table
+        oracle.screen(most)
+        others = [Oracle(operator, variant, kinds) for variant in variants]
+        odd = [Oracle(operator, variant, kinds) for variant in special]
+        oracle.confirm(
+            [other for other in others if other.like(oracle)], [other for other in odd if other.like(oracle)], worlds
+        )
+        return oracle.table
+
+
+def refute(
+    operator: Operator,
+    samples: Iterable[Sample],
+    inputs: Inputs,
+    output: int,
+    placement: Placement,
+    worlds: Sequence[int] = WORLDS,
+    grade: str = "even",
+) -> Counterexample | None:
+    """The first case in which inputs lying like this do not give that output; None if there is none.
+
+    `grade` is the worst kind of shards on which the rule is claimed.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for sample in samples:
+            oracle = Oracle(operator, sample, KINDS)
+            if oracle.table.refused or len(inputs) != len(sample.tensors):
+                continue
+            for world in dict.fromkeys((oracle.even_world(inputs), *worlds)):
+                if GRADES.index(oracle.grade(inputs, world, output, placement)) > GRADES.index(grade):
+                    continue
+                for encoding in ENCODINGS if any(p.kind == "P" for p in inputs) else ENCODINGS[:1]:
+                    found = oracle.counterexample(inputs, output, placement, world, encoding)
+                    if found is not None:
+                        return found
+    return None
+
+
+class Oracle:
+    """One sample: its true results, what devices hold of its tensors, and the table being filled."""
+
+    def __init__(self, operator: Operator, sample: Sample, kinds: Sequence[str]) -> None:
+        self.operator, self.sample = operator, sample
+        self.table = Table(sample, ())
+        self.kinds = kinds
+        self._held: dict[tuple[int, Placement, int, str], list[Any]] = {}
+        self._mutated = _mutated_slots(operator, sample)
+        arguments = (*sample.args, *sample.kwargs.values())
+        # No tensor inside a list: then filling the slots needs no search.
+        self._plain = all(isinstance(a, Slot) or not any(True for _ in slots_in(a)) for a in arguments)
+        self.truth: list[Array] = []
+        self.table.refused = self._refusal()
+        if self.table.refused:
+            return
+        self.table.outputs = tuple(array.shape for array in self.truth)
+        self._sized = _shape_argument(sample, self.truth[0].shape)
+        self.informative = [_varies(array) for array in self.truth]
+        self.varies = [_varies(array) for array in sample.tensors]
+        self.choices = [
+            (R,) if i in self._write_only else placements(array.ndim, kinds_for(array, role, kinds))
+            for i, (array, role) in enumerate(zip(sample.tensors, sample.roles))
+        ]
+
+    def _refusal(self) -> str:
+        """Why this sample cannot be judged; sets the true results on the way."""
+        self._write_only = _write_only_slots(self.operator, self.sample)
+        if self.operator.random:
+            return "its numbers are random"
+        if not self.sample.tensors:
+            return "it takes no tensor"
+        if max((array.size for array in self.sample.tensors), default=0) == 0:
+            return "its inputs are empty"
+        try:
+            self.truth = self._call([self.operator.library.tensor(a) for a in self._given()])
+            again = self._call([self.operator.library.tensor(a) for a in self._given()])
+        except Exception as error:
+            return f"the sample does not run: {_first_line(error)}"
+        if not self.truth:
+            return "it returns no tensor"
+        if not all(same(a, b) for a, b in zip(self.truth, again)):
+            return "two runs give different numbers"
+        if all(array.size == 0 for array in self.truth):
+            return "its results are empty"
+        return ""
+
+    def _given(self) -> list[Array]:
+        return [
+            np.empty(0, array.dtype) if i in self._write_only else array for i, array in enumerate(self.sample.tensors)
+        ]
+
+    # ---- running -------------------------------------------------------------------------------------------
+
+    def _call(self, tensors: list[Any], sample: Sample | None = None) -> list[Array]:
+        library = self.operator.library
+        if self._mutated:
+            tensors = [library.copy(t) if i in self._mutated else t for i, t in enumerate(tensors)]
+        if self._plain and sample is None:
+            args: Sequence[Any] = [tensors[a.index] if type(a) is Slot else a for a in self.sample.args]
+            kwargs = {name: tensors[a.index] if type(a) is Slot else a for name, a in self.sample.kwargs.items()}
+        else:
+            args, kwargs = (sample or self.sample).fill(tensors)
+        result = self.operator.call(*args, **kwargs)
+        if self._mutated:
+            result = [tensors[i] for i in self._mutated]
+        return [library.array(leaf) for leaf in _leaves(result) if library.is_tensor(leaf)]
+
+    def held(self, index: int, placement: Placement, world: int, encoding: str) -> list[Any]:
+        """What each device holds of a tensor, as the library's own."""
+        key = (index, placement, world, encoding if placement.kind == "P" else "")
+        found = self._held.get(key)
+        if found is None:
+            array = self._given()[index] if index in self._write_only else self.sample.tensors[index]
+            parts = split(array, placement, world, encoding, seed=index)
+            found = self._held[key] = [self.operator.library.tensor(part) for part in parts]
+        return found
+
+    def run(self, inputs: Inputs, world: int, encoding: str, sized: int | None = None) -> list[list[Array]]:
+        """Per output, what each device computes.  `sized`: the output dim that a shape argument is cut on."""
+        columns = [self.held(i, p, world, encoding) for i, p in enumerate(inputs)]
+        results = []
+        for rank in range(world):
+            sample = self.sample if sized is None else self._localised(sized, world, rank)
+            results.append(self._call([column[rank] for column in columns], sample))
+        self.table.runs += 1
+        return [list(parts) for parts in zip(*results)]
+
+    def _localised(self, dim: int, world: int, rank: int) -> Sample:
+        """The sample with its shape argument as this device has it, if the output is sharded on that dim."""
+        assert self._sized is not None
+        name, shape = self._sized
+        local = [*shape[:dim], chunk_sizes(shape[dim], world)[rank], *shape[dim + 1 :]]
+        return _with_argument(self.sample, self.operator, name, local)
+
+    # ---- judging -------------------------------------------------------------------------------------------
+
+    def even_world(self, inputs: Inputs) -> int:
+        """A number of devices that cuts every sharded dim evenly, if there is one; else 2."""
+        sizes = [self.sample.tensors[i].shape[p.dim] for i, p in enumerate(inputs) if p.kind == "S"]
+        common = math.gcd(*sizes) if sizes else 2
+        return next((n for n in (2, 3, 5, 7, 11, 13) if common % n == 0), 2)
+
+    def grade(self, inputs: Inputs, world: int, output: int, placement: Placement) -> str:
+        """How the dims that a rule shards are cut, the output's too."""
+        sizes = [self.sample.tensors[i].shape[p.dim] for i, p in enumerate(inputs) if p.kind == "S"]
+        if placement.kind == "S":
+            sizes.append(self.truth[output].shape[placement.dim])
+        return shard_grade(sizes, world)
+
+    def outcomes(self, inputs: Inputs, world: int, encoding: str) -> Iterator[tuple[int | None, list[list[Array]]]]:
+        """The runs of an input combination: as it is, and with a shape argument cut on each output dim."""
+        try:
+            yield None, self.run(inputs, world, encoding)
+        except Exception as error:
+            self.table.errors[inputs] = _first_line(error)  # type: ignore[index]
+        if self._sized is None:
+            return
+        for dim in range(len(self._sized[1])):
+            try:
+                yield dim, self.run(inputs, world, encoding, sized=dim)
+            except Exception:
+                continue
+
+    def judge(self, inputs: Inputs, world: int, encoding: str) -> list[set[Placement]]:
+        """Per output, the placements that this run bears out."""
+        found: list[set[Placement]] = [set() for _ in self.truth]
+        for sized, outputs in self.outcomes(inputs, world, encoding):
+            if len(outputs) != len(self.truth):
+                continue
+            for parts, want, good in zip(outputs, self.truth, found):
+                if sized is None:
+                    good.update(_fitting(parts, want, self.kinds))
+                elif sized < want.ndim and _lies(parts, want, S(sized)):
+                    good.add(S(sized))
+        return found
+
+    def input_combinations(self, most: int = MOST_COMBINATIONS) -> Iterator[Inputs]:
+        """Every combination; of operators with many tensors those that a rule may reasonably need."""
+        count = math.prod(len(choice) for choice in self.choices)
+        every = itertools.product(*self.choices)
+        if count <= most:
+            return every
+        sizes = [1 + array.ndim + 1 for array in self.sample.tensors]
+        if math.prod(sizes) * len(self.kinds) <= most:
+            self.table.restricted = "one kind of pending input at a time"
+            return (inputs for inputs in every if _kinds_in(inputs) <= 1)
+        self.table.restricted = "at most two inputs that are not replicated, or all alike"
+        return _few_at_a_time(self.choices)
+
+    def screen(self, most: int = MOST_COMBINATIONS) -> None:
+        """Run every input combination once, on evenly cut tensors where that can be."""
+        outputs_each = [len(placements(array.ndim, tuple(self.kinds))) for array in self.truth]
+        for inputs in self.input_combinations(most):
+            self.table.combinations += sum(outputs_each)
+            found = self.judge(inputs, self.even_world(inputs), ENCODINGS[0])
+            if any(found):
+                self.table.valid[inputs] = tuple(map(frozenset, found))
+
+    def like(self, other: Oracle) -> bool:
+        """Whether this sample runs and gives results of the same shapes."""
+        return not self.table.refused and self.table.outputs == other.table.outputs
+
+    def confirm(self, variants: Sequence[Oracle], special: Sequence[Oracle], worlds: Sequence[int]) -> None:
+        """Try what passed on other splits, other numbers and other worlds, and drop what fails."""
+        for inputs, outputs in list(self.table.valid.items()):
+            left = [set(found) for found in outputs]
+            self._drop_empty_talk(inputs, left, [self, *variants])
+            for oracle, world, encoding in self._trials(inputs, variants, special, worlds):
+                good = oracle.judge(inputs, world, encoding)
+                for index, found in enumerate(left):
+                    for placement in found - good[index]:
+                        grade = oracle.grade(inputs, world, index, placement)
+                        self._failed(inputs, index, placement, grade, found)
+                if not any(left):
+                    break
+            self._settle(inputs, left)
+
+    def _trials(
+        self, inputs: Inputs, variants: Sequence[Oracle], special: Sequence[Oracle], worlds: Sequence[int]
+    ) -> Iterator[tuple[Oracle, int, str]]:
+        """Cheapest first: what is false should fail soon."""
+        pending = any(p.kind == "P" for p in inputs)
+        even = self.even_world(inputs)
+        for encoding in ENCODINGS[1:] if pending else ():
+            yield self, even, encoding
+        for oracle in variants:
+            for encoding in ENCODINGS[:2] if pending else ENCODINGS[:1]:
+                yield oracle, even, encoding
+        if not pending:
+            for oracle in special:
+                yield oracle, even, ENCODINGS[0]
+        for world in worlds:
+            if world != even:
+                yield self, world, ENCODINGS[0]
+
+    def _failed(self, inputs: Inputs, index: int, placement: Placement, grade: str, found: set[Placement]) -> None:
+        """Failing on even shards ends a rule; failing on others lowers its grade."""
+        if grade == "even":
+            found.discard(placement)
+            return
+        key = (inputs, index, placement)
+        better = GRADES[GRADES.index(grade) - 1]
+        known = self.table.grades.get(key, better)
+        self.table.grades[key] = GRADES[min(GRADES.index(better), GRADES.index(known))]
+
+    def _drop_empty_talk(self, inputs: Inputs, left: list[set[Placement]], oracles: Sequence[Oracle]) -> None:
+        """Drop what says nothing before it is confirmed: on constant tensors almost everything passes."""
+        for index, found in enumerate(left):
+            for placement in list(found):
+                reason = self._says_nothing(inputs, index, placement, oracles)
+                if reason:
+                    found.discard(placement)
+                    self.table.dropped[inputs, index, placement] = reason
+
+    def _settle(self, inputs: Inputs, left: list[set[Placement]]) -> None:
+        even = self.even_world(inputs)
+        for index, found in enumerate(left):
+            for placement in list(found):
+                key = (inputs, index, placement)
+                grade = self.table.grades.setdefault(key, "empty")
+                if grade == "even" and self.grade(inputs, even, index, placement) != "even":
+                    found.discard(placement)
+                    self.table.dropped[key] = NO_EVEN_SHARDS
+        if any(left):
+            self.table.valid[inputs] = tuple(map(frozenset, left))
+        else:
+            del self.table.valid[inputs]
+
+    def _says_nothing(self, inputs: Inputs, index: int, placement: Placement, oracles: Sequence[Oracle]) -> str:
+        pending = [i for i, p in enumerate(inputs) if p.kind == "P"]
+        if (pending or placement.kind == "P") and not any(oracle.informative[index] for oracle in oracles):
+            return "the result is constant in every sample"
+        if any(not any(oracle.varies[i] for oracle in oracles) for i in pending):
+            return "a pending input is constant in every sample"
+        return ""
+
+    def counterexample(
+        self, inputs: Inputs, output: int, placement: Placement, world: int, encoding: str
+    ) -> Counterexample | None:
+        """This run, if it does not bear out the placement."""
+        if placement in self.judge(inputs, world, encoding)[output]:
+            return None
+        parts = tuple(
+            tuple(split(array, p, world, encoding, seed=i))
+            for i, (array, p) in enumerate(zip(self.sample.tensors, inputs))
+        )
+        got, error = None, self.table.errors.get(inputs, "")
+        if not error:
+            got = assemble(self.run(inputs, world, encoding)[output], placement)
+        want = self.truth[output]
+        return Counterexample(self.sample, inputs, output, placement, world, encoding, parts, got, want, error)
+
+
+def _kinds_in(inputs: Inputs) -> int:
+    return len({p.reduce for p in inputs if p.kind == "P"})
+
+
+def _few_at_a_time(choices: Sequence[tuple[Placement, ...]]) -> Iterator[Inputs]:
+    replicated = (R,) * len(choices)
+    yield replicated
+    for places in itertools.chain(
+        itertools.combinations(range(len(choices)), 1), itertools.combinations(range(len(choices)), 2)
+    ):
+        for found in itertools.product(*(choices[place][1:] for place in places)):
+            inputs = list(replicated)
+            for place, placement in zip(places, found):
+                inputs[place] = placement
+            if _kinds_in(tuple(inputs)) <= 1:
+                yield tuple(inputs)
+    if len(choices) > 2:
+        for placement in dict.fromkeys(p for choice in choices for p in choice[1:]):
+            # Those that cannot lie so (a smaller rank, an index) are replicated.
+            yield tuple(placement if placement in choice else R for choice in choices)
+
+
+def _fitting(parts: list[Array], want: Array, kinds: Sequence[str]) -> Iterator[Placement]:
+    """The placements under which these parts are the wanted tensor."""
+    first = parts[0].shape
+    if first == want.shape and all(part.shape == first for part in parts):
+        for placement in _possible(parts, want, kinds):
+            if _lies(parts, want, placement):
+                yield placement
+    if want.ndim == len(first):
+        for dim, size in enumerate(want.shape):
+            sizes = [part.shape[dim] if part.ndim == want.ndim else -1 for part in parts]
+            if sizes == list(chunk_sizes(size, len(parts))) and _lies(parts, want, S(dim)):
+                yield S(dim)
+
+
+_FINISH_NUMBERS: dict[str, Callable[[list[Any]], Any]] = {
+    "sum": sum,
+    "avg": lambda numbers: sum(numbers) / len(numbers),
+    "max": max,
+    "min": min,
+    "prod": math.prod,
+}
+
+
+def _possible(parts: list[Array], want: Array, kinds: Sequence[str]) -> list[Placement]:
+    """R and P(...), without those that two elements already rule out: most are, and this costs little."""
+    candidates = [R, *(P(kind) for kind in kinds_for(want, "data", kinds))]
+    if want.dtype.kind not in "fi" or want.size == 0:
+        return candidates
+    for place in {want.size // 2, want.size - 1}:
+        goal = want.item(place)
+        numbers = [part.item(place) for part in parts]
+        if goal != goal or abs(goal) == math.inf:
+            continue
+        loose = 1e-6 * max(abs(goal), *map(abs, numbers)) + 1e-300
+        candidates = [p for p in candidates if not abs(_finished(p, numbers) - goal) > loose]
+    return candidates
+
+
+def _finished(placement: Placement, numbers: list[Any]) -> Any:
+    return numbers[-1] if placement is R else _FINISH_NUMBERS[placement.reduce](numbers)
+
+
+def _lies(parts: list[Array], want: Array, placement: Placement) -> bool:
+    whole = assemble(parts, placement)
+    if whole is None:
+        return False
+    scale: Array | float = 0.0
+    if placement.kind == "P" and want.dtype.kind in "fc":
+        scale = np.abs(np.stack(parts)).max(axis=0)
+    return same(whole, want, scale)
+
+
+def _varies(array: Array) -> bool:
+    """Whether an array has two different finite numbers: otherwise rules hold on it that hold nowhere else."""
+    if array.size < 2:
+        return False
+    finite = array[np.isfinite(array)] if array.dtype.kind in "fc" else array.reshape(-1)
+    return bool(finite.size > 1 and (finite != finite[0]).any())
+
+
+def _leaves(result: Any) -> Iterator[Any]:
+    if isinstance(result, (list, tuple)):
+        for item in result:
+            yield from _leaves(item)
+    else:
+        yield result
+
+
+def _mutated_slots(operator: Operator, sample: Sample) -> list[int]:
+    bound = sample.bound(operator)
+    return [slot.index for name in operator.mutates if isinstance(slot := bound.get(name), Slot)]
+
+
+def _write_only_slots(operator: Operator, sample: Sample) -> set[int]:
+    """Tensors given as ``out=``: they lie as the result does, and what they hold before does not matter."""
+    outs = {a.name for a in operator.arguments if a.keyword_only and a.name in operator.mutates}
+    bound = sample.bound(operator)
+    return {slot.index for name in outs if isinstance(slot := bound.get(name), Slot)}
+
+
+def _shape_argument(sample: Sample, shape: tuple[int, ...]) -> tuple[int | str, tuple[int, ...]] | None:
+    """The argument that tells the result's shape, if one does: on a device it tells the local shape."""
+    places: list[tuple[int | str, Any]] = [*enumerate(sample.args), *sample.kwargs.items()]
+    for name, value in places:
+        if isinstance(value, (list, tuple)) and value and all(type(item) is int for item in value):
+            told = tuple(size if item == -1 else item for item, size in zip(value, shape))
+            if len(value) == len(shape) and told == shape:
+                return name, shape
+    return None
+
+
+def _with_argument(sample: Sample, operator: Operator, name: int | str, value: list[int]) -> Sample:
+    if isinstance(name, int):
+        args = (*sample.args[:name], value, *sample.args[name + 1 :])
+        return Sample(args, sample.kwargs, sample.tensors, sample.roles, sample.label)
+    return Sample(sample.args, {**sample.kwargs, name: value}, sample.tensors, sample.roles, sample.label)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:200]}"

@@ -1,0 +1,100 @@
+"""What the oracle found for one sample: which placements are valid, on which shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from .operator import Sample
+from .placement import P, Placement, R, at_least
+
+Inputs = tuple[Placement, ...]
+
+GRADES = ("even", "uneven", "empty")
+"""The shards a rule holds on, each word including those before it: equal ones; unequal; some without elements."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Local computation turns inputs that lie like this into output number `output` lying like that."""
+
+    inputs: Inputs
+    output: int
+    placement: Placement
+    grade: str = "even"
+
+
+@dataclass
+class Table:
+    """Every input combination of one sample that some output placement makes valid."""
+
+    sample: Sample
+    outputs: tuple[tuple[int, ...], ...]
+    """The shape of each output."""
+    valid: dict[Inputs, tuple[frozenset[Placement], ...]] = field(default_factory=dict)
+    """Per input combination, the placements each output may have; combinations without any are left out."""
+    grades: dict[tuple[Inputs, int, Placement], str] = field(default_factory=dict)
+    dropped: dict[tuple[Inputs, int, Placement], str] = field(default_factory=dict)
+    """What passed but says nothing (a constant output, say), with the reason."""
+    errors: Mapping[Inputs, str] = field(default_factory=dict)
+    """Why an input combination cannot run at all, as the library put it."""
+    combinations: int = 0
+    """Pairs of input and output placements judged."""
+    restricted: str = ""
+    """Which combinations were tried, where there were too many for all."""
+    runs: int = 0
+    refused: str = ""
+    """Why nothing could be judged."""
+
+    def holds(self, inputs: Inputs, output: int, placement: Placement) -> bool:
+        found = self.valid.get(inputs)
+        return found is not None and placement in found[output]
+
+    def rows(self) -> Iterator[tuple[Inputs, tuple[frozenset[Placement], ...]]]:
+        """Input combinations for which every output has a placement."""
+        for inputs, outputs in self.valid.items():
+            if all(outputs):
+                yield inputs, outputs
+
+
+def strongest(found: frozenset[Placement]) -> frozenset[Placement]:
+    """Without the placements that another one implies (equal copies are also a pending max)."""
+    return frozenset(p for p in found if not any(q is not p and at_least(q, p) for q in found))
+
+
+def folded(table: Table) -> dict[Inputs, tuple[frozenset[Placement], ...]]:
+    """The table without rows that another row implies.
+
+    A replicated input is a special pending max; so `R -> P(max)` says nothing beside `P(max) -> P(max)`.  And a
+    rule for averages that also holds with every `avg` replaced by `sum` is that rule.  All-replicated stays.
+    """
+    rows = {inputs: tuple(strongest(found) for found in outputs) for inputs, outputs in table.rows()}
+    kept: dict[Inputs, tuple[frozenset[Placement], ...]] = {}
+    for inputs, outputs in rows.items():
+        rest = []
+        for index, found in enumerate(outputs):
+            stay = {p for p in found if not _implied(rows, table, inputs, index, p)}
+            rest.append(frozenset(stay))
+        if all(p is R for p in inputs):
+            kept[inputs] = tuple(frozenset({R}) if R in found else found for found in outputs)
+        elif any(rest):
+            kept[inputs] = tuple(r or found for r, found in zip(rest, outputs))
+    return kept
+
+
+def _implied(
+    rows: Mapping[Inputs, tuple[frozenset[Placement], ...]], table: Table, inputs: Inputs, output: int, p: Placement
+) -> bool:
+    summed = tuple(_as_sum(q) for q in inputs)
+    if (summed, _as_sum(p)) != (inputs, p) and table.holds(summed, output, _as_sum(p)):
+        return True
+    for other, outputs in rows.items():
+        if other is inputs or not all(at_least(mine, theirs) for mine, theirs in zip(inputs, other)):
+            continue
+        if any(at_least(q, p) for q in outputs[output]):
+            return True
+    return False
+
+
+def _as_sum(placement: Placement) -> Placement:
+    return P("sum") if placement.kind == "P" and placement.reduce == "avg" else placement

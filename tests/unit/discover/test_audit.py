@@ -1,0 +1,157 @@
+"""The audit finds the seven known faults of DTensor 2.13 from samples, each with a script; and no artefact."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import cache
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("expecttest", reason="the samples are OpInfo's")
+
+import torch
+
+from shardwright.discover.audit import Audit, audit_all, audit_operator
+from shardwright.discover.audit_cases import case_of, difference, examine, simplified
+from shardwright.discover.audit_report import render_markdown
+from shardwright.discover.audit_samples import calls_of, cubes, value_groups, varied
+from shardwright.discover.audit_scripts import script, script_name
+from shardwright.discover.operator import Sample, Slot
+from shardwright.discover.placement import P, S
+from shardwright.discover.torch_ops import torch_operator
+from shardwright.discover.torch_samples import samples_of
+
+of_this_torch = pytest.mark.skipif(
+    not torch.__version__.startswith("2.13"), reason="the faults are those of torch 2.13"
+)
+
+
+@cache
+def found(name):
+    return tuple(audit_operator(name))
+
+
+def wrong(name, overload, kind="rule"):
+    return [e for e in found(name) if (e.verdict, e.overload, e.kind) == ("wrong", overload, kind)]
+
+
+SEVEN = {
+    "norm inf": ("torch.linalg.vector_norm", "aten.linalg_vector_norm.default", "rule", "P(max) -> P(max)"),
+    "norm -inf": ("torch.linalg.vector_norm", "aten.linalg_vector_norm.default", "rule", "P(min) -> P(min)"),
+    "triangular": (
+        "torch.linalg.solve_triangular",
+        "aten.linalg_solve_triangular.default",
+        "rule",
+        "R, S(0) -> S(0)",
+    ),
+    "fill": ("torch.fill", "aten.fill_.Scalar", "rule", "P(sum) -> P(sum)"),
+    "threshold": ("torch.nn.functional.threshold", "aten.threshold.default", "rule", "P(max) -> P(max)"),
+    "cross": ("torch.linalg.cross", "aten.linalg_cross.default", "cache", "S(0), S(0): dim=0 after dim=-1"),
+    "convolution": ("torch.nn.functional.conv1d", "aten.convolution.default", "dispatch", "S(1), S(1), R"),
+}
+
+
+@of_this_torch
+@pytest.mark.parametrize("case", SEVEN)
+def test_each_of_the_seven_is_found_and_its_script_shows_it(case, tmp_path):
+    name, overload, kind, rule = SEVEN[case]
+    entries = wrong(name, overload, kind)
+    (entry,) = [e for e in entries if any(text.startswith(rule) for text in (e.rule, *e.ways))]
+    compile(entry.script, "script", "exec")
+    assert "shardwright" not in entry.script
+    path = tmp_path / script_name(entry.overload, entry.rule)
+    path.write_text(entry.script)
+    ran = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 1
+    assert "AssertionError: expected" in ran.stderr
+
+
+@of_this_torch
+@pytest.mark.parametrize(
+    "name",
+    [
+        "torch.bmm",
+        "torch.Tensor.view",
+        "torch.reshape",
+        "torch.Tensor.expand",
+        "torch.nn.functional.dropout",
+        "torch.add",
+    ],
+)
+def test_artefacts_of_other_validators_are_not_reported(name):
+    assert not [entry for entry in found(name) if entry.verdict == "wrong" and entry.kind == "rule"]
+
+
+@of_this_torch
+def test_a_pending_norm_is_right():
+    norms = [e for e in found("torch.linalg.vector_norm") if "_NormP" in e.rule]
+    assert norms
+    assert all(e.verdict == "correct" or e.kind == "empty" for e in norms)
+
+
+def test_a_script_of_a_right_call_ends_well(tmp_path):
+    array = np.arange(6.0).reshape(2, 3)
+    sample = Sample((Slot(0), [1]), {"keepdim": True}, (array,), ("data",))
+    case = case_of(torch_operator("aten.sum.dim_IntList"), sample, (S(1),), 3)
+    given, fault, doubt = examine(case)
+    assert (fault, doubt, given.placements) == (None, "", ("P(sum)",))
+    from shardwright.discover.audit_cases import Fault
+
+    path = tmp_path / "right.py"
+    path.write_text(script(Fault(case, "nothing", False, given), "sum"))
+    ran = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=120, check=True)
+    assert ran.stdout == "DTensor gives what is expected\n"
+
+
+@of_this_torch
+def test_a_fault_is_made_smaller_and_rounder():
+    array = np.random.default_rng(0).normal(size=(6, 8))
+    sample = Sample((Slot(0), 0.123), {}, (array,), ("data",))
+    _, fault, _ = examine(case_of(torch_operator("aten.fill_.Scalar"), sample, (P("sum"),), 4))
+    assert fault is not None
+    small = simplified(fault).case
+    assert (small.world, small.parts[0][0].shape) == (2, (2, 2))
+    assert all((part == np.round(part)).all() for part in small.parts[0])
+
+
+def test_differences_are_told_in_words():
+    one = np.array([1.0, 2.0, np.nan])
+    assert difference(one, one) == ""
+    assert difference(one[:2], one) == "of shape [2] instead of [3]"
+    assert difference(one + np.array([0, 1, 0]), one) == "wrong in 1 of 3 elements, by up to 1"
+    assert difference(np.array([True, False]), np.array([True, True])) == "wrong in 1 of 2 elements"
+
+
+def test_samples_reach_overloads_and_their_in_place_forms():
+    operator = torch_operator("torch.nn.functional.threshold")
+    calls = calls_of([(operator, samples_of(operator, 8))], limit=3)
+    assert set(calls) == {"aten.threshold.default", "aten.threshold_.default"}
+    assert all(1 <= len(samples) <= 3 for samples in calls.values())
+
+
+def test_calls_that_differ_in_one_argument():
+    operator = torch_operator("aten.linalg_cross.default")
+    samples = varied(operator, samples_of(operator, 8), 4)
+    assert any(cube.shapes == ((3, 3), (3, 3)) for sample in samples for cube in cubes(operator, sample))
+    groups = list(value_groups(operator, samples))
+    assert {name for name, _ in groups} == {"dim"}
+    assert all(len({call.shapes for call in group}) == 1 and len(group) > 1 for _, group in groups)
+
+
+def test_an_audit_goes_to_json_and_back_and_reads_as_a_document():
+    audit = audit_all(["torch.fill", "aten.neg.default"], jobs=2, limit=3)
+    assert not audit.failures
+    assert Audit.from_dict(audit.as_dict()) == audit
+    assert {"aten.fill_.Scalar", "aten.neg.default"} == set(audit.overloads())  # fill itself has no rule
+    text = render_markdown(audit)
+    assert text.startswith("# Audit of PyTorch DTensor's sharding rules\n")
+    for entry in audit.of("wrong"):
+        assert f"### `{entry.overload}`: {entry.rule}" in text
+
+
+def test_an_op_that_draws_numbers_cannot_be_judged():
+    entries = audit_operator("aten.bernoulli.default", limit=2)
+    assert [(e.verdict, e.reason) for e in entries] == [("cannot judge", "its numbers are random")]
