@@ -40,7 +40,7 @@ def check(op: str, run: Op, operands: Sequence[Array], ways: int = 2, **attrs: A
     moved = []
     for transfer in rule.transfers:
         for kind in COMBINE if "P(any)" in (*transfer.operands, *transfer.results) else [""]:
-            _check_transfer(transfer, kind, run, operands)
+            check_transfer(transfer, kind, run, operands)
             moved.append(str(transfer).replace("any", kind))
     return split, moved
 
@@ -79,7 +79,7 @@ def _cut(array: Array, mapped: Sequence[Sequence[int]], f: int, ways: int) -> li
     return [array] * ways if at is None else np.split(array, ways, at)
 
 
-def _check_transfer(transfer: Transfer, kind: str, run: Op, operands: Sequence[Array]) -> None:
+def check_transfer(transfer: Transfer, kind: str, run: Op, operands: Sequence[Array]) -> None:
     """Make each pending operand from two random parts; what the op makes of the parts must combine likewise."""
     rng = np.random.default_rng(0)
 

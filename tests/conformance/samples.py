@@ -1,7 +1,8 @@
-"""Calls of every op that the NumPy frontend makes, as ordinary NumPy code, to run its rule by execution.
+"""Calls of every op that the NumPy frontend knows, as ordinary NumPy code, to run its rule by execution.
 
 A sample is a function and the shapes of its arguments.  Sizes are letters that the test replaces by even, uneven,
-small and empty ones: ``n`` and ``m`` are the sizes that get split, digits are fixed.
+small and empty ones: ``n`` and ``m`` are the sizes that get split, digits are fixed, ``2n`` is twice the size.  After
+a colon stands what the numbers are: a dtype of their own, or a kind that `arguments` knows.
 """
 
 from __future__ import annotations
@@ -243,5 +244,4 @@ SAMPLES: dict[str, list[Sample]] = {
     "triu": [Sample(np.triu, ("n m",)), Sample(lambda x: np.triu(x, 1), ("n m",))],
     # made in the program
     "full": [Sample(lambda x: x + np.ones(x.shape), ("n m",), ("f8",))],
-    "core.constraint": [],
 }

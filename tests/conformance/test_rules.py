@@ -1,190 +1,120 @@
 """Every rule of the book, run: whatever factor is split, however unevenly, the result equals unsharded NumPy.
 
 For each sample of an op, each factor of its rule is given each mesh; the rest of the program follows.  Even,
-uneven, size-1 and empty dims; one and two mesh axes; all dtypes that apply; NaN and Inf.
+uneven, size-1 and empty dims; one and two mesh axes; all dtypes that apply; NaN and Inf.  Rules of collectives that
+stand in a program are run in `test_collectives`, tables of pending reductions in `test_transfers`.  What rules say with
+``partitioner="xla"`` is about XLA's way to split an op, which is not here to be run; tests/oracle has Shardy's word.
 """
 
 from __future__ import annotations
 
 import itertools
 import warnings
-from typing import Any
 
 import numpy as np
 import pytest
+from cases import Case, arguments
+from meshes import GRID, LINE, SIZES
+from named_samples import NAMED
 from samples import SAMPLES, Sample
-from test_made import OPS as MADE
+from stablehlo_samples import STABLEHLO
+from test_collectives import EXCHANGES
 
-from shardwright.frontends.numpy import prepare, trace
-from shardwright.frontends.numpy.kernels import KERNELS
-from shardwright.frontends.numpy.trees import flatten
-from shardwright.lower import lower
-from shardwright.propagate import rule_of
-from shardwright.propagate.complete import complete
 from shardwright.rules import records
-from shardwright.run import VirtualEngine, assemble, scatter
-from shardwright.spec.mesh import DeviceMesh
-from shardwright.spec.sharding import ShardingSpec
+from shardwright.spec.axes import Axes
+from shardwright.spec.rule import OpShardingRule
 
-# StableHLO's forms, which NumPy does not have: their rules agree with Shardy's (tests/oracle); they are run when a
-# frontend brings them.
-ELSEWHERE = {
-    "approx_top_k", "batch_norm_inference", "bitcast_convert", "cholesky", "convolution", "core.constant",
-    "dynamic_slice", "dynamic_update_slice", "eigh", "fft", "householder_product", "qr", "reduce_window", "reverse",
-    "rng", "rng_bit_generator", "select_and_scatter", "top_k", "triangular_solve",
-}  # fmt: skip
-LINE = [DeviceMesh("x=2"), DeviceMesh("x=3"), DeviceMesh("x=4")]
-GRID = [DeviceMesh("x=2, y=2"), DeviceMesh("x=2, y=3")]
-SIZES = {"even": (12, 12), "uneven": (7, 5), "ones": (1, 1), "empty": (0, 4)}
-TOLERANCE = {"f": 1e-5, "d": 1e-12, "e": 5e-3, "D": 1e-12}
+EVERY = {
+    name: [*SAMPLES.get(name, []), *NAMED.get(name, []), *STABLEHLO.get(name, [])]
+    for name in sorted({*SAMPLES, *NAMED, *STABLEHLO})
+}
+NEVER_SPLIT = {
+    "core.constant": "its data is at hand in full; readers cut their part",
+    "rng": "a smaller call draws other numbers, see test_random_numbers_split_would_be_others",
+    "rng_bit_generator": "a smaller call draws other numbers, see test_random_numbers_split_would_be_others",
+}
+"""Ops of which no factor may be split; that they run right under every mesh is tested all the same."""
 
 
 def test_every_op_is_run() -> None:
-    """A rule without samples fails; so does an op that is said to stand elsewhere though NumPy can compute it."""
-    names = {record.name for record in records() if not record.name.startswith("stablehlo.")}
-    missing = names - set(SAMPLES) - MADE - ELSEWHERE
+    """A rule without samples fails; there are no exceptions."""
+    names = {record.name for record in records()}
+    missing = names - {name for name, samples in EVERY.items() if samples} - set(EXCHANGES)
     assert not missing, f"no samples for {', '.join(sorted(missing))}"
-    assert not ELSEWHERE & set(KERNELS), "NumPy can compute these: give them samples"
 
 
-def arguments(sample: Sample, sizes: tuple[int, int], dtype: str, special: bool = False) -> list[np.ndarray]:
-    """Arrays of the shapes a sample asks for."""
-    random = np.random.default_rng(7)
-    named = {"n": sizes[0], "m": sizes[1]}
-    made: list[np.ndarray] = []
-    for text in sample.shapes:
-        dims, _, kind = text.partition(":")
-        shape = tuple(named.get(word) if word in named else int(word) for word in dims.split())
-        if kind in ("index", "distinct"):
-            rows = sizes[0]
-            index = random.integers(-rows, rows, shape) if kind == "index" else random.permutation(rows)[: shape[0]]
-            made.append(index)
-            continue
-        made.append(_numbers(random, shape, kind or dtype, sample.domain, special))
-    return made
-
-
-def _numbers(random: Any, shape: tuple[int, ...], dtype: str, domain: str, special: bool) -> np.ndarray:
-    if dtype == "?":
-        return random.integers(0, 2, shape).astype(bool)
-    if dtype == "i8":
-        low, high = {"positive": (1, 9), "small": (0, 4)}.get(domain, (-5, 6))
-        return random.integers(low, high, shape)
-    values = random.standard_normal(shape)
-    if domain == "positive":
-        values = np.abs(values) + 0.5
-    elif domain in ("unit", "small"):
-        values = np.tanh(values)
-    values = values.astype(dtype)
-    if special and values.size > 3:
-        values.flat[:: max(2, values.size // 3)] = np.nan
-        values.flat[1] = np.inf
-        values.flat[2] = -np.inf
-    return values
-
-
-def run_split(sample: Sample, args: list[np.ndarray], mesh: DeviceMesh, op: str, forced: Any) -> tuple[list, list]:
-    """Outputs of the sharded program and of NumPy; ``forced(rule)`` gives axes for the factors of ``op``."""
-    traced = trace(sample.fn, *args)
-    graph = traced.graph
-    nodes = {n: rule_of(graph, node) for n, node in enumerate(graph.nodes) if node.op == op}
-    choices = {n: forced(view.rule) for n, view in nodes.items() if view is not None}
-    specs = [ShardingSpec.replicate(mesh, value.type.rank) for value in graph.values]
-    fixed = complete(graph, mesh, specs, rule_of, forced=choices)
-    program = lower(fixed)
-    inputs = [scatter(np.asarray(a), spec) for a, spec in zip([*args, *traced.consts], fixed.inputs)]
-    outputs, executed = VirtualEngine(mesh, prepare).compile(program).run(inputs)
-    assert executed.collectives == program.collectives
-    whole = []
-    for value, parts in zip(program.outputs, outputs):
-        local = program.values[value]
-        assert [part.shape for part in parts] == [local.local_shape(p) for p in mesh]
-        whole.append(assemble(parts, local.spec, local.type.shape))
-    expected = [np.asarray(leaf) for _, leaf in flatten(sample.fn(*args))[0]]
-    return whole, expected
-
-
-def same(found: np.ndarray, expected: np.ndarray, what: str) -> None:
-    assert found.shape == expected.shape, what
-    assert found.dtype == expected.dtype, what
-    if expected.dtype.kind in "fc":
-        close = TOLERANCE[expected.dtype.char]
-        np.testing.assert_allclose(found, expected, rtol=close, atol=close, equal_nan=True, err_msg=what)
-    else:
-        np.testing.assert_array_equal(found, expected, err_msg=what)
-
-
-def check(op: str, sample: Sample, args: list[np.ndarray], mesh: DeviceMesh, places: tuple[int, ...]) -> int:
-    """Split factors by position: mesh axis i goes to factor places[i]; returns how many factors there are.
-
-    None at all if these sizes do not fit the sample, or if NumPy needs no such op for them.
-    """
-    count = 0
-    try:
-        sample.fn(*args)
-    except ValueError:
-        return 0
-
-    def forced(rule: Any) -> list[tuple]:
-        nonlocal count
-        count = max(count, len(rule.factors))
-        axes: list[tuple] = [()] * len(rule.factors)
-        for axis, f in zip(mesh.axes, places):
-            if f < len(axes):
-                axes[f] = (*axes[f], axis)
-        return axes
-
-    found, expected = run_split(sample, args, mesh, op, forced)
-    for i, (a, b) in enumerate(zip(found, expected)):
-        same(a, b, f"{op} {[x.shape for x in args]} on {mesh}, factors {places}, output {i}")
-    return count
-
-
-@pytest.mark.parametrize("op", [name for name in sorted(SAMPLES) if SAMPLES[name]])
+@pytest.mark.parametrize("op", EVERY)
 def test_rule_by_execution(op: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # NumPy's own, of the values
-        for sample in SAMPLES[op]:
-            split = 0
-            for sizes in SIZES.values():
-                if 0 in sizes and not sample.empty:
-                    continue
-                args = arguments(sample, sizes, sample.dtypes[0])
-                for mesh in LINE:
-                    f = 0
-                    while f < check(op, sample, args, mesh, (f,)):
-                        f += 1
-                    split = max(split, f)
-                for mesh in GRID:
-                    factors = check(op, sample, args, mesh, (0, 0))
-                    for places in itertools.product(range(factors), repeat=2):
-                        check(op, sample, args, mesh, places)
-            for dtype in sample.dtypes[1:]:
-                check(op, sample, arguments(sample, (6, 4), dtype), LINE[0], (0,))
-                check(op, sample, arguments(sample, (5, 7), dtype), LINE[1], (1,))
-            if sample.dtypes[0] == "f8":
-                special = arguments(sample, (6, 4), "f8", special=True)
-                for f in range(3):
-                    check(op, sample, special, LINE[0], (f,))
-            assert split, f"a sample of {op} never splits it"
+        split = max(run_sample(op, sample) for sample in EVERY[op])
+    assert (split > 0) == (op not in NEVER_SPLIT), f"{split} factors of {op} were split"
+
+
+def run_sample(op: str, sample: Sample) -> int:
+    """How many factors of the op were split, one at a time."""
+    split, factors = 0, 0
+    for sizes in SIZES.values():
+        if 0 in sizes and not sample.empty:
+            continue
+        case = Case.of(op, sample, arguments(sample, sizes, sample.dtypes[0]))
+        if case is None:
+            continue
+        factors = max(factors, case.factors)
+        for mesh in LINE:
+            split = max(split, sum(case.check(mesh, (f,)) for f in range(case.factors)))
+        for mesh in GRID:
+            for places in itertools.product(range(case.factors), repeat=2):
+                case.check(mesh, places)
+    for dtype in sample.dtypes:
+        for sizes, mesh in (((6, 4), LINE[0]), ((5, 7), LINE[1])):
+            for special in (False, True) if dtype[0] == "f" else (False,):
+                case = Case.of(op, sample, arguments(sample, sizes, dtype, special))
+                for f in range(case.factors if case is not None else 0):
+                    case.check(mesh, (f,))
+    assert factors, f"a sample of {op} never runs it"
+    return split
+
+
+@pytest.mark.parametrize("op", NEVER_SPLIT)
+def test_readers_cut_what_is_never_split(op: str) -> None:
+    """The reader is split, each of its dims over each mesh: the same numbers on all of them."""
+    for sample, sizes, mesh, f in itertools.product(EVERY[op], SIZES.values(), [*LINE, *GRID], (0, 1)):
+        case = Case.of(op, sample, arguments(sample, sizes, "f8"))
+        assert case is not None
+        reader = len(case.graph.nodes) - 1
+        assert reader not in case.rules
+        case.run(mesh, {reader: (mesh.axes, ())[:: -1 if f else 1]}, f"dim {f} of the reader")
 
 
 def test_a_wrong_rule_is_noticed() -> None:
     """The check itself must bite: a rule that lets the sorted dim be split gives other numbers."""
-    from shardwright.propagate.engine import OpView
-    from shardwright.spec.rule import OpShardingRule
+    assert not holds("sort", Sample(lambda x: np.sort(x, axis=0), ("n m",)), "i j -> i j | i=8 j=4", "i")
 
-    sample = Sample(lambda x: np.sort(x, axis=0), ("n m",))
-    args = arguments(sample, (8, 4), "f8")
-    traced = trace(sample.fn, *args)
-    mesh = LINE[0]
-    wrong = OpView(OpShardingRule.parse("i j -> i j | i=8 j=4"))
-    specs = [ShardingSpec.replicate(mesh, value.type.rank) for value in traced.graph.values]
-    forced = {n: [(mesh.axes[0],), ()] for n, node in enumerate(traced.graph.nodes) if node.op == "sort"}
-    fixed = complete(
-        traced.graph, mesh, specs, lambda g, node: wrong if node.op == "sort" else rule_of(g, node), forced=forced
-    )
-    program = lower(fixed)
-    outputs = VirtualEngine(mesh, prepare).compile(program)([scatter(args[0], fixed.inputs[0])])
-    local = program.values[program.outputs[0]]
-    assert not np.array_equal(assemble(outputs[0], local.spec, local.type.shape), np.sort(args[0], axis=0))
+
+@pytest.mark.parametrize(
+    ("op", "rule"),
+    [
+        ("rng", "(), (), shape -> n0 n1 ; shape: whole ; n0: new ; n1: new | shape=2 n0=8 n1=4"),
+        ("rng_bit_generator", "i -> i, n0 n1 ; i: whole ; n0: new ; n1: new | i=2 n0=8 n1=4"),
+    ],
+)
+def test_random_numbers_split_would_be_others(op: str, rule: str) -> None:
+    """Numbers count from where a call begins: of a part it would draw those of the first part again."""
+    (sample,) = EVERY[op]
+    assert not holds(op, sample, rule, "n0")
+    assert not holds(op, sample, rule, "n1")
+
+
+def holds(op: str, sample: Sample, text: str, factor: str) -> bool:
+    """Whether this rule in place of the op's own would do, with a factor split in two."""
+    case = Case.of(op, sample, arguments(sample, (8, 4), "f8"))
+    assert case is not None
+    rule = OpShardingRule.parse(text)
+    axes: list[Axes] = [()] * len(rule.factors)
+    axes[rule.index(factor)] = LINE[0].axes
+    try:
+        case.run(LINE[0], dict.fromkeys(case.rules, tuple(axes)), text, rule)
+    except AssertionError:
+        return False
+    return True

@@ -12,39 +12,18 @@ from vectors import Function
 from shardwright.ir.core import CONSTRAINT
 from shardwright.ir.graph import Graph, Node
 from shardwright.lower import lower
-from shardwright.propagate.complete import complete
+from shardwright.propagate.complete import Complete, complete
 from shardwright.propagate.engine import OpView
-from shardwright.propagate.project import project
 from shardwright.rules.registry import sharding_rule
 from shardwright.spec.collective import collective_bytes
 from shardwright.spec.mesh import DeviceMesh
 from shardwright.spec.reshard import reshard_bytes
-from shardwright.spec.sharding import ShardingSpec
+from shardwright.spec.sharding import Shape, ShardingSpec
 
 _AXIS = re.compile(r'"(\w+)"(:\(\d+\)\d+)?')
 
 
-def left_to_later(given: Function, expected: Function) -> str:
-    """Why the bytes of Shardy's program are not all in it: a split factor whose shards exchange data, or an op
-    that it knows nothing about and leaves as it stands."""
-    ours = [n for n, node in enumerate(given.graph.nodes) if node.op != CONSTRAINT]
-    theirs = [node for node in expected.graph.nodes if not node.op.startswith("sdy.")]
-    for n, node in zip(ours, theirs):
-        rule = given.rules.get(n)
-        if rule is None:
-            if node.inputs and node.results:
-                return "op without a rule"
-            continue
-        specs = [expected.specs.get(value) for value in (*node.inputs, *node.results)]
-        for factors in (project(mapped, spec, rule.sizes).factors for mapped, spec in zip(rule.tensors, specs)):
-            if any(rule.factors[f].permuted and factor.axes for f, factor in factors.items()):
-                return "permuted factor left split"
-            if any(rule.sizes[f] == 1 and factor.axes for f, factor in factors.items()):
-                return "dim of size 1 left split"
-    return ""
-
-
-def our_bytes(given: Function, mesh: DeviceMesh) -> int:
+def completed(given: Function, mesh: DeviceMesh) -> Complete:
     """Every sharding in the record is pinned; values about which nothing is said are replicated."""
 
     def rule_of(graph: Graph, node: Node) -> OpView | None:
@@ -62,33 +41,100 @@ def our_bytes(given: Function, mesh: DeviceMesh) -> int:
     # A reshard that the user wrote is a constraint.
     nodes = [replace(node, op=CONSTRAINT) if node.op == "sdy.reshard" else node for node in given.graph.nodes]
     graph = replace(given.graph, nodes=tuple(nodes))
-    pinned = {
-        value.id: (given.specs.get(value.id) or ShardingSpec.replicate(mesh, value.type.rank)).closed()
-        for value in graph.values
-    }
-    specs = [pinned[value.id] for value in graph.values]
+    specs = [spec_of(given, value.id, mesh).closed() for value in graph.values]
     outputs = {i: spec.closed() for i, spec in given.out_specs.items()}
-    return lower(complete(graph, mesh, specs, rule_of, pinned=pinned, out_specs=outputs)).bytes
+    return complete(graph, mesh, specs, rule_of, pinned=dict(enumerate(specs)), out_specs=outputs)
+
+
+def our_bytes(given: Function, mesh: DeviceMesh) -> int:
+    return lower(completed(given, mesh)).bytes
+
+
+def spec_of(function: Function, value: int, mesh: DeviceMesh) -> ShardingSpec:
+    rank = function.graph.values[value].type.rank
+    return function.specs.get(value) or ShardingSpec.replicate(mesh, rank)
 
 
 def shardy_total(expected: Function, mesh: DeviceMesh) -> int:
     """Reshards by our planner's bytes, all_reduces by definition."""
     total = 0
-    graph = expected.graph
-
-    def spec(value: int) -> ShardingSpec:
-        return expected.specs.get(value) or ShardingSpec.replicate(mesh, graph.values[value].type.rank)
-
-    for n, node in enumerate(graph.nodes):
+    for n, node in enumerate(expected.graph.nodes):
         if not node.op.startswith("sdy."):
             continue
-        source, target = spec(node.inputs[0]), spec(node.results[0])
-        type = graph.type(node.inputs[0])
+        source, target = (spec_of(expected, value, mesh) for value in (node.inputs[0], node.results[0]))
+        type = expected.graph.type(node.inputs[0])
         if node.op == "sdy.all_reduce":
             words = _AXIS.findall(expected.attrs[n]["reduction_axes"])
             ways = prod(mesh.axis(name + part).size for name, part in words)
             local = prod(source.padded_shape(type.shape)) * type.item_bytes
             total += collective_bytes("all_reduce", ways, local)
         else:
-            total += reshard_bytes(source.closed(), target.closed(), type.shape, type.item_bytes, idle=False)
+            total += move_bytes(source, target, type.shape, type.item_bytes)
     return total
+
+
+# -- devices in another order -----------------------------------------------------------------------------
+
+
+def move_bytes(source: ShardingSpec, target: ShardingSpec, shape: Shape, item_bytes: int) -> int:
+    """A reshard; to the same axes over other devices it also hands on all shards, before or after."""
+    if not source.mesh.shape:  # without axes it says nothing
+        source = ShardingSpec.replicate(target.mesh, len(shape))
+    if source.mesh == target.mesh:
+        return reshard_bytes(source.closed(), target.closed(), shape, item_bytes, idle=False)
+    here, there = target.replace(mesh=source.mesh), source.replace(mesh=target.mesh)
+    return min(
+        crossing_bytes(source, there, shape, item_bytes) + move_bytes(there, target, shape, item_bytes),
+        move_bytes(source, here, shape, item_bytes) + crossing_bytes(here, target, shape, item_bytes),
+    )
+
+
+def crossing_bytes(source: ShardingSpec, target: ShardingSpec, shape: Shape, item_bytes: int) -> int:
+    """The same shards on other devices: a collective_permute, unless every device has its own already."""
+
+    def held(spec: ShardingSpec) -> dict[int, object]:
+        return {spec.mesh.device_ids[p]: spec.local_slices(shape, p) for p in spec.mesh}
+
+    if source.mesh == target.mesh or not source.mesh.shape or held(source) == held(target):
+        return 0
+    return prod(source.padded_shape(shape)) * item_bytes
+
+
+def our_bytes_at(given: Function, home: DeviceMesh) -> int:
+    """The whole program over the devices in one order; what is wanted in another is handed on at the ends."""
+    graph = given.graph
+    total = 0
+    for value in graph.values:
+        spec = spec_of(given, value.id, home)
+        total += crossing_bytes(spec, spec.replace(mesh=home), value.shape, value.type.item_bytes)
+    for i, spec in given.out_specs.items():
+        value = graph.values[graph.outputs[i]]
+        if spec.mesh not in (home, spec_of(given, value.id, home).mesh):
+            total += crossing_bytes(spec, spec.replace(mesh=home), value.shape, value.type.item_bytes)
+    return total + our_bytes(moved_to(given, home), home)
+
+
+def moved_to(function: Function, mesh: DeviceMesh) -> Function:
+    """Every sharding by the same axes of another mesh."""
+    specs = {value: spec.replace(mesh=mesh) for value, spec in function.specs.items()}
+    return replace(function, specs=specs, out_specs={i: s.replace(mesh=mesh) for i, s in function.out_specs.items()})
+
+
+def over_one_axis(function: Function) -> Function:
+    """Meshes whose devices stand in order are parts of one axis: of 8, ``(x=4, y=2)`` has x = d:(1)4, y = d:(4)2."""
+
+    def read(spec: ShardingSpec) -> ShardingSpec:
+        one = DeviceMesh({"d": spec.mesh.size})
+        before, steps = 1, {}
+        for axis in spec.mesh.axes:
+            steps[axis.name] = before
+            before *= axis.size
+        dims = [
+            replace(dim, axes=tuple(one.sub_axis("d", steps[a.name] * a.pre, a.size) for a in dim.axes))
+            for dim in spec.dims
+        ]
+        assert not spec.partial
+        return ShardingSpec(one, dims)
+
+    specs = {value: read(spec) for value, spec in function.specs.items()}
+    return replace(function, specs=specs, out_specs={i: read(spec) for i, spec in function.out_specs.items()})

@@ -89,7 +89,7 @@ def book_call(op: str, attrs: dict[str, Any]) -> tuple[str, dict[str, Any]] | No
     return ours, read(attrs)
 
 
-# XLA rewrites these when it splits them, so Shardy lets through more than local execution alone could.
+# XLA has ways of its own to split these, so Shardy lets through more (once less) than local execution alone could.
 XLA = {"partitioner": "xla"}
 
 
@@ -183,7 +183,8 @@ def convolution(attrs: dict[str, str]) -> dict[str, Any]:
 
 
 def solve(attrs: dict[str, str]) -> dict[str, Any]:
-    return {"left_side": attrs["left_side"] == "true", "transpose_a": "NO_TRANSPOSE" not in attrs["transpose_a"]}
+    turned = "NO_TRANSPOSE" not in attrs["transpose_a"]
+    return {"left_side": attrs["left_side"] == "true", "transpose_a": turned, **XLA}
 
 
 PLAIN = named()

@@ -2,7 +2,9 @@
 
 Prints for each file how many cases passed and failed, and how many were skipped, by tag.  A case is skipped if
 it needs control flow, a pass or an op family that is not built yet, or if its record lacks what decides it
-(a function whose shardings come from its callers).  ``-v`` also prints why cases failed.
+(a function whose shardings come from its callers).  Programs that Shardy leaves unfinished are compared by what it
+leaves to later passes as well (`unsaid`); how many passed so is printed, by what that is.  ``-v`` also prints why
+cases failed.
 """
 
 from __future__ import annotations
@@ -19,9 +21,10 @@ if __package__ in (None, ""):
 
 import numpy as np
 from collectives import is_exact, shardy_bytes
-from explicit import left_to_later, our_bytes, shardy_total
+from explicit import our_bytes_at, over_one_axis, shardy_total
 from expressions import program
 from shardy_ops import book_call, canonical, conservative, looks_around, mend, view_of, without_xla
+from unsaid import EXCHANGE, compare_exchanging, unsaid, with_rules
 from vectors import Function, Meshes, load, odd_tags, read_function, read_rule
 
 from shardwright.api import shard_map
@@ -47,16 +50,28 @@ class Outcome:
     passed: int = 0
     failed: list[str] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
+    counting: Counter[str] = field(default_factory=Counter)
+    """Of the passed ones those that count what Shardy leaves to later passes, by what that is."""
 
     def __str__(self) -> str:
-        tags = ", ".join(f"{tag} {count}" for tag, count in sorted(self.skipped.items()))
-        return f"{self.passed} passed, {len(self.failed)} failed, {sum(self.skipped.values())} skipped" + (
-            f" ({tags})" if tags else ""
-        )
+        text = f"{self.passed} passed, {len(self.failed)} failed, {sum(self.skipped.values())} skipped"
+        if self.skipped:
+            text += f" ({_counts(self.skipped)})"
+        if self.counting:
+            text += f"; {sum(self.counting.values())} passed with what Shardy leaves unsaid ({_counts(self.counting)})"
+        return text
+
+
+def _counts(tags: Counter[str]) -> str:
+    return ", ".join(f"{tag} {count}" for tag, count in sorted(tags.items()))
 
 
 class Skip(Exception):
     """The case cannot be judged; the message is the tag."""
+
+
+class Counting(Exception):
+    """Ours is no worse, counting what Shardy leaves to later passes (see `unsaid`); the message says what."""
 
 
 def run_file(path: Path) -> Outcome:
@@ -70,6 +85,9 @@ def run_file(path: Path) -> Outcome:
         except Skip as skip:
             outcome.skipped[str(skip)] += 1
             continue
+        except Counting as counting:
+            outcome.counting[str(counting)] += 1
+            wrong = ""
         except ShardwrightError as error:
             wrong = f"{type(error).__name__}: {error}"
         if wrong:
@@ -179,19 +197,31 @@ def judge_explicit(record: dict[str, Any]) -> str:
     """Every sharding is given; ours may move no more bytes than Shardy's reshards and reductions."""
     meshes = Meshes(record["meshes"])
     given, expected = (read_function(record[side], meshes) for side in ("input", "expected"))
-    if "enable-full-version=true" not in record["passes"][0][1]:
-        raise Skip("partial version of the pass")
-    used = {spec.mesh for spec in [*given.specs.values(), *given.out_specs.values()] if spec.mesh.shape}
-    if len(used) != 1:
-        raise Skip("several meshes" if used else "no mesh")
-    (mesh,) = used
-    ours, theirs = our_bytes(given, mesh), shardy_total(expected, mesh)
-    if ours > theirs:
-        # What Shardy leaves to later passes has no bytes in its record.
-        left = left_to_later(given, expected)
-        if left:
-            raise Skip(left)
-    return "" if ours <= theirs else f"{ours} bytes where Shardy needs {theirs}"
+    specs = [*given.specs.values(), *given.out_specs.values()]
+    used = list(dict.fromkeys(spec.mesh for spec in specs if spec.mesh.shape))
+    if not used:
+        raise Skip("no mesh")
+    if len({(mesh.shape, mesh.axis_names) for mesh in used}) > 1:
+        if len({mesh.size for mesh in used}) > 1 or not all(mesh.is_device_order_default for mesh in used):
+            raise Skip("meshes of different devices")
+        given, expected = over_one_axis(given), over_one_axis(expected)
+        used = [DeviceMesh({"d": used[0].size})]
+    mesh = used[0]
+    ours = min(our_bytes_at(given, home) for home in used)
+    theirs = shardy_total(expected, mesh)
+    if ours <= theirs:
+        return ""
+    expected = with_rules(expected, given)
+    left = list(unsaid(expected, mesh))
+    if any(part.reason == EXCHANGE for part in left):
+        reason, wrong = compare_exchanging(given, expected, mesh)
+    else:
+        reason = left[0].reason if left else ""
+        theirs += sum(part.bytes for part in left)
+        wrong = f"{ours} bytes where Shardy needs {theirs}" if ours > theirs else ""
+    if not wrong:
+        raise Counting(reason)
+    return wrong
 
 
 def judge_program(record: dict[str, Any]) -> str:

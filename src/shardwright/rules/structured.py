@@ -43,12 +43,13 @@ def eigh(call: Call) -> str:
 def triangular_solve(call: Call) -> str:
     """Attributes ``left_side`` (the matrix stands left of the unknown) and ``transpose_a``.
 
-    With ``k`` the dim that the matrix and the right-hand side share, ``m`` the one of the matrix and the unknown.
+    With ``k`` the dim that the matrix and the right-hand side share, ``m`` the one of the matrix and the unknown, ``n``
+    the right-hand sides, each solved for itself; XLA does not split those either.
     """
     left = call.attr("left_side", True)
     matrix = "k m" if left != call.attr("transpose_a", False) else "m k"
     given, found = ("k n", "m n") if left else ("n k", "n m")
-    notes = "k: whole ; m: whole ; n: whole"
+    notes = "k: whole ; m: whole" + (" ; n: whole" if by_xla(call) else "")
     return f"... {matrix}, ... {given} -> ... {found} ; {notes} ; R, P(sum) -> P(sum) ; R, P(avg) -> P(avg)"
 
 
@@ -228,6 +229,8 @@ def scatter(call: Call) -> OpShardingRule:
     """StableHLO's scatter, of several inputs at once, with its dimension numbers as attributes.
 
     XLA lets each device write what falls to it, and adds up what devices write from different parts of the index.
+    A dim that is written in full may be indexed all the same: XLA drops a window that does not start at 0, StableHLO
+    cuts it, and then what is written there comes from another shard.
     """
     count = len(call.results)
     operand, index, update = call.operands[0], call.operands[count], call.operands[count + 1]
@@ -236,6 +239,7 @@ def scatter(call: Call) -> OpShardingRule:
     window_dims, inserted = _dims(call, "update_window_dims"), _dims(call, "inserted_window_dims")
     pairs = dict(zip(_dims(call, "scatter_indices_batching_dims"), _dims(call, "input_batching_dims")))
     point, written = ("sum", "") if by_xla(call) else ("whole", "whole")
+    shifted = () if by_xla(call) else _dims(call, "scatter_dims_to_operand_dims")
     table = _Table(call)
     points = [d for d in range(len(index)) if d != call.attr("index_vector_dim", 0)]
     for d, u in zip(points, (u for u in range(len(update)) if u not in window_dims)):
@@ -244,7 +248,8 @@ def scatter(call: Call) -> OpShardingRule:
     window = [d for d in range(len(operand)) if d not in inserted and d not in pairs.values()]
     for d, u in zip(window, window_dims):
         if update[u] == operand[d]:
-            table.add(operand[d], *((t, d) for t in at_operand), *((t, u) for t in at_update))
+            places = [*((t, d) for t in at_operand), *((t, u) for t in at_update)]
+            table.add(operand[d], *places, words="whole" if d in shifted else "")
             continue
         table.add(operand[d], *((t, d) for t in at_operand), words=written if update[u] == 1 else "whole")
         table.add(update[u], *((t, u) for t in at_update), words="whole")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shardwright.errors import TraceError, UnknownOpError
-from shardwright.frontends.numpy import evaluate, numpy_dtype, prepare
+from shardwright.frontends.numpy import evaluate, numpy_dtype, prepare, trace
 from shardwright.frontends.numpy.kernels import KERNELS
 from shardwright.ir.graph import ITEM_BYTES, TensorType
 from shardwright.rules import records
@@ -53,6 +53,18 @@ def test_reductions_of_nothing_give_the_identity(dtype: str) -> None:
         assert one(op, [nothing], T((0,), dtype), axis=(1,), keepdims=False).size == 0
     assert (one("argmax", [nothing], T((2,), "i64"), axis=0, keepdims=False) == 0).all()
     assert one("argmin", [nothing], T((1, 2), "i64"), axis=0, keepdims=True).shape == (1, 2)
+
+
+def test_the_place_of_an_extreme_without_an_axis() -> None:
+    """Of all elements in their order; nothing to choose from gives 0."""
+    x, nothing, number = np.array([[3.0, 9.0], [-1.0, 9.0]]), np.zeros((0, 2)), T((), "i64")
+    assert one("argmax", [x], number, axis=None, keepdims=False) == np.argmax(x) == 1
+    assert one("argmin", [x], number) == 2
+    np.testing.assert_array_equal(one("argmax", [x], T((1, 1), "i64"), axis=None, keepdims=True), [[1]])
+    assert one("argmax", [nothing], number, axis=None) == 0
+    for of in (np.argmax, np.argmin):
+        for how in ({}, {"keepdims": True}, {"axis": None}):
+            np.testing.assert_array_equal(trace(of, x, **how)(x, **how), of(x, **how))
 
 
 def test_sizes_come_from_the_result() -> None:

@@ -166,10 +166,18 @@ KERNELS["reduce_min"] = _reduction(np.minimum, _highest)
 
 
 def _choice(function: Kernel) -> Maker:
+    """Along ``axis``; without one, of all elements in their order."""
+
     def make(attrs: Attributes, results: Types) -> Kernel:
-        axis, keepdims, shape = attrs["axis"], bool(attrs.get("keepdims", False)), results[0].shape
-        # Of no elements there is no first one; 0 loses to any shard that has some, its best being the identity.
-        return lambda x: function(x, axis, keepdims=keepdims) if x.shape[axis] else np.zeros(shape, np.intp)
+        axis, keepdims, shape = attrs.get("axis"), bool(attrs.get("keepdims", False)), results[0].shape
+
+        def run(x: Array) -> Any:
+            if x.size if axis is None else x.shape[axis]:
+                return function(x, axis, keepdims=keepdims)
+            # Of no elements there is no first one; 0 loses to any shard that has some, its best being the identity.
+            return np.zeros(shape, np.intp)
+
+        return run
 
     return make
 
