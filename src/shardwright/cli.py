@@ -68,10 +68,8 @@ def discover(
         _discover_some(operators, form, emit, spawned, quick)
 
 
-def _discover_some(
-    operators: tuple[str, ...], form: str | None, emit: Path | None, spawned: bool, quick: bool
-) -> None:
-    import yaml
+def _discover_some(operators: tuple[str, ...], form: str | None, emit: Path | None, spawned: bool, quick: bool) -> None:
+    import json
 
     from .discover import QUICK, THOROUGH
     from .discover import discover as find
@@ -80,16 +78,19 @@ def _discover_some(
 
     statements = [s for operator in operators for s in find(operator, QUICK if quick else THOROUGH)]
     if form == "json":
-        import json
-
-        click.echo(as_json(statements[0]) if len(statements) == 1 else json.dumps([*map(as_dict, statements)], indent=2))
+        click.echo(
+            as_json(statements[0]) if len(statements) == 1 else json.dumps([*map(as_dict, statements)], indent=2)
+        )
     elif form == "yaml":
         click.echo("---\n".join(map(as_yaml, statements)), nl=False)
     else:
         click.echo("\n\n".join(map(as_text, statements)))
-    assert yaml  # the report needs it; a missing install should fail before any file is written
-    for statement in statements if emit is not None else ():
-        assert emit is not None
+    if emit is None:
+        return
+    for statement in statements:
+        if not statement.operator.overload:
+            click.echo(f"{statement.operator.name} makes several ATen calls: DTensor has a rule for each", err=True)
+            continue
         for path in write_files(statement, emit, "spawned" if spawned else "local"):
             click.echo(f"wrote {path}", err=True)
 

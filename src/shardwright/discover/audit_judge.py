@@ -286,6 +286,9 @@ class Judge:
             if any(_says_something(table, i) for i in range(len(table.outputs))):
                 for inputs, outputs in rows.items():
                     known.setdefault(inputs, outputs)
+                    averaged = _averaged(inputs)  # the same rule for us, another one for DTensor
+                    if averaged != inputs and averaged in table.valid:
+                        known.setdefault(averaged, tuple(frozenset(_averaged(found)) for found in outputs))
         for inputs, outputs in known.items():
             if all(p is R for p in inputs):
                 continue
@@ -405,6 +408,10 @@ def _says_something(table: Table, output: int) -> bool:
 
 def _holds(table: Table, inputs: Inputs, outputs: tuple[frozenset[Placement], ...]) -> bool:
     return all(any(table.holds(inputs, i, p) for p in found) for i, found in enumerate(outputs))
+
+
+def _averaged(placements: Iterable[Placement]) -> tuple[Placement, ...]:
+    return tuple(P("avg") if p is P("sum") else p for p in placements)
 
 
 def _even(sample: Sample, inputs: Inputs) -> bool:

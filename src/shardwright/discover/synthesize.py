@@ -61,9 +61,13 @@ class Template:
         return (self.reference, *(t if isinstance(t, Placement) else t.expr for t in (*self.inputs, *self.outputs)))
 
     def at(self, situation: Situation, d: int) -> tuple[Inputs, Outputs] | None:
-        """The placements it means in a case, or None where it means none."""
+        """The placements it means in a case, or None where it means none.
+
+        An output dim that does not exist is kept: emitted code does not know the ranks of outputs, so the condition
+        must rule such cases out.
+        """
         inputs = [_placed(term, situation, d, shape) for term, shape in zip(self.inputs, situation.shape)]
-        outputs = [_placed(term, situation, d, shape) for term, shape in zip(self.outputs, situation.table.outputs)]
+        outputs = [_placed(term, situation, d, None) for term in self.outputs]
         if any(p is None for p in (*inputs, *outputs)):
             return None
         if self.reference is not None and not any(p is not None and p.kind == "S" for p in inputs):
@@ -71,15 +75,15 @@ class Template:
         return tuple(p for p in inputs if p is not None), tuple(p for p in outputs if p is not None)
 
 
-def _placed(term: Placement | DimWord, situation: Situation, d: int, shape: tuple[int, ...]) -> Placement | None:
+def _placed(term: Placement | DimWord, situation: Situation, d: int, shape: tuple[int, ...] | None) -> Placement | None:
     if isinstance(term, Placement):
         return term
     dim = term.find(situation, d)
     if dim is None:
         return None
-    if term.broadcasts and (dim < 0 or shape[dim] == 1):
+    if term.broadcasts and shape is not None and (dim < 0 or shape[dim] == 1):
         return R
-    return S(dim) if 0 <= dim < len(shape) else None
+    return S(dim) if dim >= 0 and (shape is None or dim < len(shape)) else None
 
 
 @dataclass
@@ -369,7 +373,7 @@ class _Search:
     def found(self) -> list[tuple[Template, tuple[Atom, ...]]]:
         """Rules, the one that covers most rows first, until nothing more can be covered."""
         templates = self._templates()
-        rules: list[tuple[Template, tuple[Atom, ...]]] = []
+        rules: list[tuple[Template, tuple[Atom, ...], set[Row]]] = []
         while self.todo:
             best: tuple[tuple[int, int], Template, tuple[Atom, ...], set[Row]] | None = None
             still = []
@@ -379,15 +383,34 @@ class _Search:
                     continue
                 still.append(template)
                 atoms, covers = condition
-                score = (-len(covers & self.todo), template.cost + 2 * sum(atom.cost for atom in atoms))
+                score = (-len(covers & self.todo), _cost(template, atoms))
                 if best is None or score < best[0]:
                     best = score, template, atoms, covers
             if best is None:
                 break
             templates = still
-            rules.append((best[1], best[2]))
+            rules.append((best[1], best[2], best[3]))
             self.todo -= best[3]
-        return rules
+        kept = self._simplified(_needed(rules, self.rows))
+        return [(template, atoms) for template, atoms, _ in kept]
+
+    def _simplified(
+        self, rules: list[tuple[Template, tuple[Atom, ...], set[Row]]]
+    ) -> list[tuple[Template, tuple[Atom, ...], set[Row]]]:
+        """With cheaper conditions where these let in less, but the other rules cover what is lost."""
+        found = list(rules)
+        for place, (template, atoms, covers) in enumerate(found):
+            others = set().union(*(other for i, (_, _, other) in enumerate(found) if i != place))
+            lost = (covers & self.rows) - others
+            rows, ways = self._ways(template)
+            for cost, lets_in, simpler in ways:
+                if cost >= sum(atom.cost for atom in atoms):
+                    break
+                inside = {row for i, row in enumerate(rows) if lets_in >> i & 1}
+                if lost <= inside:
+                    found[place] = template, simpler, inside
+                    break
+        return found
 
     def leftover(self) -> Iterator[str]:
         for number, inputs, outputs in sorted(self.todo, key=str):
@@ -424,6 +447,22 @@ class _Search:
                 if not atom.holds(situation, d) and all(other.holds(situation, d) for other in others):
                     yield f"without '{atom.expr}': {_row_text(situation, inputs, outputs)} is wrong"
                     break
+
+
+def _cost(template: Template, atoms: Sequence[Atom]) -> int:
+    return template.cost + 2 * sum(atom.cost for atom in atoms)
+
+
+def _needed(
+    rules: list[tuple[Template, tuple[Atom, ...], set[Row]]], rows: set[Row]
+) -> list[tuple[Template, tuple[Atom, ...], set[Row]]]:
+    """Without rules all of whose rows later ones cover, too: the most far-fetched go first."""
+    kept = list(rules)
+    for rule in sorted(rules, key=lambda rule: -_cost(rule[0], rule[1])):
+        others = [other for other in kept if other is not rule]
+        if rule[2] & rows <= set().union(*(covers for _, _, covers in others)):
+            kept = others
+    return kept
 
 
 def _conjunctions(masks: Sequence[tuple[Atom, int, int]], size: int) -> Iterator[Way]:

@@ -1,0 +1,29 @@
+"""Write a statement's DTensor code and its tests to a folder."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from .emit import emit_strategy
+from .emit_tests import emit_tests
+from .statement import Statement
+
+
+def module_name(statement: Statement) -> str:
+    """The module that registers the rules: ``linalg_cross_strategy``, ``add_Tensor_strategy``."""
+    parts = (statement.operator.overload or statement.operator.name).split(".")[1:]
+    name = "_".join(part for part in parts if part != "default")
+    return re.sub(r"\W", "_", name) + "_strategy"
+
+
+def write_files(statement: Statement, folder: Path, style: str = "local") -> list[Path]:
+    """The strategy and its test file; run the tests with pytest in that folder."""
+    module = module_name(statement)
+    texts = {f"{module}.py": emit_strategy(statement), f"test_{module}.py": emit_tests(statement, module, style=style)}
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+        written.append(folder / name)
+    return written
