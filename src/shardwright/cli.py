@@ -123,3 +123,7 @@ def _check_book(ops: tuple[str, ...]) -> None:
     click.echo(text_of(comparisons))
     if any(comparison.unexplained for comparison in comparisons):
         sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

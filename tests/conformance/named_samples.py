@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 from calls import Made, call, op
-from samples import ALL, FLOATS, INTS, NUMBERS, Sample
+
+from shardwright.frontends.numpy.samples import ALL, FLOATS, INTS, NUMBERS, Sample
 
 
 def _counted(start: float, step: float, dtype: str) -> Sample:

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 from calls import Made, call, op
-from samples import ALL, FLOATS, NUMBERS, Sample
+
+from shardwright.frontends.numpy.samples import ALL, FLOATS, NUMBERS, Sample
 
 WIDE = {2: "u2", 4: "u4", 8: "u8"}
 NARROW = {2: "u1", 4: "u2", 8: "u4"}

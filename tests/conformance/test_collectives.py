@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import Array, Case, arguments, check_output
+from cases import Array, Case, check_output
 from meshes import GRID, LINE, SIZES
-from samples import ALL, NUMBERS, Sample
 
+from shardwright.frontends.numpy.samples import ALL, NUMBERS, Sample, arguments
 from shardwright.ir.graph import GraphBuilder, TensorType
 from shardwright.ir.program import Program
 from shardwright.propagate import rule_of

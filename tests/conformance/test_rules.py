@@ -13,13 +13,13 @@ import warnings
 
 import numpy as np
 import pytest
-from cases import Case, arguments
+from cases import Case
 from meshes import GRID, LINE, SIZES
 from named_samples import NAMED
-from samples import SAMPLES, Sample
 from stablehlo_samples import STABLEHLO
 from test_collectives import EXCHANGES
 
+from shardwright.frontends.numpy.samples import SAMPLES, Sample, arguments
 from shardwright.rules import records
 from shardwright.spec.axes import Axes
 from shardwright.spec.rule import OpShardingRule

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from calls import prepare
-from cases import Case, arguments
-from samples import Sample
+from cases import Case
 from test_rules import EVERY
 
 from by_execution import COMBINE, check_transfer
+from shardwright.frontends.numpy.samples import Sample, arguments
 from shardwright.ir.graph import Graph
 
 

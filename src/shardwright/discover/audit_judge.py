@@ -292,10 +292,12 @@ class Judge:
         for inputs, outputs in known.items():
             if all(p is R for p in inputs):
                 continue
-            met = [(t, told[inputs]) for t, told, _ in judged if inputs in told and _even(t.sample, inputs)]
+            met = [(t, told[inputs]) for t, told, _ in judged if inputs in told and _tells(t, inputs, outputs)]
             holding = [(t, a) for t, a in met if _holds(t, inputs, outputs)]
+            failing = [t for t, _ in met if not _holds(t, inputs, outputs)]
             pending_only = not any(p.kind == "S" for p in (*inputs, *itertools.chain(*outputs)))
-            if not holding or any(a.free for _, a in met) or (pending_only and len(holding) < len(met)):
+            where = self._told_apart([t for t, _ in holding], failing) if pending_only else ""
+            if not holding or any(a.free for _, a in met) or where is None:
                 continue
             table, answer = holding[0]
             rule = f"{_lying(inputs)} -> {', '.join('|'.join(sorted(map(str, found))) for found in outputs)}"
@@ -304,8 +306,22 @@ class Judge:
                 if answer.error
                 else f"DTensor moves to {_lying(answer.redistributed_to or ())}"
             )
-            reason = f"{how}; holds in {len(holding)} of {len(met)} samples"
+            reason = f"{how}; holds in {len(holding)} of {len(met)} samples{where}"
             yield self._entry("missing", rule, reason, table.sample, samples=len(holding))
+
+    def _told_apart(self, holding: Sequence[Table], failing: Sequence[Table]) -> str | None:
+        """The argument whose values tell where a rule holds, in words; empty if it holds everywhere, None if none does.
+
+        Rules between sharded tensors depend on dims, and are not expected to hold in all samples.
+        """
+        if not failing:
+            return ""
+        values = [[t.sample.values(self.operator) for t in tables] for tables in (holding, failing)]
+        for name in values[1][0]:
+            good, bad = ({repr(value.get(name)) for value in side} for side in values)
+            if good and not good & bad:
+                return f", those where {name} is {' or '.join(sorted(good))}"
+        return None
 
     # ---- writing down --------------------------------------------------------------------------------------
 
@@ -401,8 +417,16 @@ def _spread(items: list[tuple[str, _Met]], most: int) -> list[tuple[str, _Met]]:
     return [*items[: most // 2], *(rest[int(i * step)] for i in range(most - most // 2))]
 
 
+def _tells(table: Table, inputs: Inputs, outputs: tuple[frozenset[Placement], ...]) -> bool:
+    """Whether a sample can tell for or against a rule: not if its result is a number or constant, or cannot be cut."""
+    if len(outputs) != len(table.outputs) or not _even(table.sample, inputs):
+        return False
+    dropped = any((inputs, i, p) in table.dropped for i, found in enumerate(outputs) for p in found)
+    return not dropped and any(_says_something(table, i) for i in range(len(outputs)))
+
+
 def _says_something(table: Table, output: int) -> bool:
-    """A scalar or a result with a dim of size 1 only makes rules true that are true of nothing else."""
+    """A scalar, or a result with dims of size 1 only, makes rules true that are true of nothing else."""
     return any(size > 1 for size in table.outputs[output])
 
 

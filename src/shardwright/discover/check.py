@@ -138,6 +138,7 @@ class Oracle:
         self.table.outputs = tuple(array.shape for array in self.truth)
         self._sized = _shape_argument(sample, self.truth[0].shape)
         self.informative = [_varies(array) for array in self.truth]
+        self.table.constant = tuple(not tells for tells in self.informative)
         self.varies = [_varies(array) for array in sample.tensors]
         self.choices = [
             (R,) if i in self._write_only else placements(array.ndim, kinds_for(array, role, kinds))

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Literal
 
 from .emit import emit_strategy
 from .emit_tests import emit_tests
 from .statement import Statement
+
+Style = Literal["local", "spawned"]
+"""Tests in one process, or in one process a rank."""
 
 
 def module_name(statement: Statement) -> str:
@@ -17,7 +21,7 @@ def module_name(statement: Statement) -> str:
     return re.sub(r"\W", "_", name) + "_strategy"
 
 
-def write_files(statement: Statement, folder: Path, style: str = "local") -> list[Path]:
+def write_files(statement: Statement, folder: Path, style: Style = "local") -> list[Path]:
     """The strategy and its test file; run the tests with pytest in that folder."""
     module = module_name(statement)
     texts = {f"{module}.py": emit_strategy(statement), f"test_{module}.py": emit_tests(statement, module, style=style)}

@@ -31,6 +31,8 @@ class Table:
     sample: Sample
     outputs: tuple[tuple[int, ...], ...]
     """The shape of each output."""
+    constant: tuple[bool, ...] = ()
+    """Whether each output has one value everywhere: then copies may be equal by accident."""
     valid: dict[Inputs, tuple[frozenset[Placement], ...]] = field(default_factory=dict)
     """Per input combination, the placements each output may have; combinations without any are left out."""
     grades: dict[tuple[Inputs, int, Placement], str] = field(default_factory=dict)

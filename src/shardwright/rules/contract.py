@@ -34,7 +34,7 @@ def dot(call: Call) -> str:
     return f"{_tensor([*a, 'k'])}, {_tensor(right_dims)} -> {_tensor([*a, *b])}" + BILINEAR
 
 
-rule("outer", "m, n -> m n" + BILINEAR, cost="matmul", meaning="contract")
+rule("outer", "m, n -> m n" + BILINEAR + " ; P(prod), P(prod) -> P(prod)", cost="matmul", meaning="contract")
 rule("vdot", "k, k -> ()" + BILINEAR, cost="matmul", meaning="contract")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..ir.core import CONSTANT
 from ..spec.record import Call
 from ..spec.rule import factor_name
-from .dims import LINEAR, write
+from .dims import ANY, write
 from .registry import rule
 
 
@@ -24,4 +24,4 @@ rule(CONSTANT, lambda call: _made(call, "new whole"))
 # The diagonal of a part lies where global indices say.
 for _op, _form in (("tril", "lower_triangle"), ("triu", "upper_triangle")):
     _text = f"... r c -> ... r c ; r: form({_form}) ; c: form({_form})"
-    rule(_op, " ; ".join([_text, *LINEAR]), meaning="triangle")
+    rule(_op, f"{_text} ; {ANY}", meaning="triangle")

@@ -44,7 +44,7 @@ def flip(call: Call) -> str:
     return same_dims(call, dict.fromkeys(turned, "permuted"), [ANY])
 
 
-@rule("roll", cost="memory", meaning="roll")
+@rule("roll", cost="memory", meaning="roll", beyond="a shift by the size of the dim, and even shards only")
 def roll(call: Call) -> str:
     """Attributes ``shift`` and ``axis``; shifts of the same dim add up."""
     dims, shifts = dims_of(call), ints_of(call, "shift")
@@ -168,6 +168,4 @@ def scatter(call: Call) -> str:
     target = [*before, "v", *after]
     rows = broadcast([*before, *points, *after], sizes, update)
     notes = {"v": "whole", **dict.fromkeys(points, "whole")}
-    return write(
-        [target, points, rows], [target], notes, ["P(sum), R, P(sum) -> P(sum)", "P(avg), R, P(avg) -> P(avg)"]
-    )
+    return write([target, points, rows], [target], notes, ["P(any), R, P(any) -> P(any)"])

@@ -22,7 +22,7 @@ from ..spec.rule import OpShardingRule, RulePattern, Transfer
 ENTRY_POINTS = "shardwright.rules"
 _NOT_FAMILIES = {"dims", "extract", "registry"}
 _log = logging.getLogger(__name__)
-_ARGUMENTS = ("flow", "cost", "meaning", "forms", "view", "alias", "random", "in_place", "doc", "replace")
+_ARGUMENTS = ("flow", "cost", "meaning", "forms", "view", "alias", "random", "in_place", "doc", "beyond", "replace")
 _records: dict[str, OpRecord] = {}
 _by_signature: dict[tuple[object, ...], OpShardingRule] = {}
 _have_families = False
@@ -50,6 +50,7 @@ def rule(
     random: bool = False,
     in_place: bool = False,
     doc: str = "",
+    beyond: str = "",
     replace: bool = False,
     **sizes: int,
 ) -> Any:
@@ -92,6 +93,7 @@ def rule(
             in_place=in_place,
             sizes=sizes,
             doc=doc,
+            beyond=beyond,
         )
         _by_signature.clear()
         return source

@@ -63,6 +63,8 @@ class OpRecord:
     in_place: bool = False
     sizes: Mapping[str, int] = field(default_factory=dict)
     doc: str = ""
+    beyond: str = ""
+    """Why the rule leaves out what discovery finds of the op."""
 
     def bind(
         self,

@@ -85,6 +85,27 @@ def test_artefacts_of_other_validators_are_not_reported(name):
     assert not [entry for entry in found(name) if entry.verdict == "wrong" and entry.kind == "rule"]
 
 
+MISSING = {
+    "aten.sum.dim_IntList": {"P(avg) -> P(avg)"},
+    "aten.mean.dim": {"P(sum) -> P(sum)"},
+    "aten.cumsum.default": {"P(sum) -> P(sum)", "P(avg) -> P(avg)"},
+    "aten.sub.Tensor": {"R, P(max) -> P(min)", "R, P(min) -> P(max)"},
+    "aten.gather.default": {f"P({kind}), R -> P({kind})" for kind in ("sum", "avg", "max", "min")},
+    "aten.abs.default": set(),
+    "aten.exp.default": set(),
+    "aten.relu.default": set(),
+    "aten.maximum.default": set(),
+}
+
+
+@of_this_torch
+@pytest.mark.parametrize("overload", MISSING)
+def test_only_true_rules_are_called_missing(overload):
+    """Where DTensor's own validator also names false ones: those that hold by saturation, or for one number only."""
+    missing = {entry.rule for entry in audit_operator(overload) if entry.verdict == "missing"}
+    assert {rule for rule in missing if "prod" not in rule} == MISSING[overload]
+
+
 @of_this_torch
 def test_a_pending_norm_is_right():
     norms = [e for e in found("torch.linalg.vector_norm") if "_NormP" in e.rule]

@@ -88,7 +88,8 @@ def test_by_execution() -> None:
     bilinear = ["P(sum), R -> P(sum)", "R, P(sum) -> P(sum)"]
     assert check("matmul", np.matmul, [A, B]) == (["b0", "m", "n"], bilinear)
     assert check("matmul", np.matmul, [A, B], ways=3) == (["k", "n"], bilinear)
-    assert check("outer", np.outer, [A[0, :, 0], B[0, 0]]) == (["m", "n"], bilinear)
+    products = [*bilinear, "P(prod), P(prod) -> P(prod)"]
+    assert check("outer", np.outer, [A[0, :, 0], B[0, 0]]) == (["m", "n"], products)
     split, moved = check("einsum", lambda a, b: np.einsum("bmk,bkn->mn", a, b), [A, B], equation="bmk,bkn->mn")
     assert (split, moved) == (["b", "m", "n"], bilinear)
 

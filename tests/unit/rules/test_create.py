@@ -27,9 +27,8 @@ def test_made(op: str, shape: Any, rule: str) -> None:
 @pytest.mark.parametrize("op", ["tril", "triu"])
 def test_triangles(op: str) -> None:
     rule = text(op, [(2, 4, 6)], [(2, 4, 6)], k=1)
-    linear = "P(sum) -> P(sum) ; P(avg) -> P(avg)"
     form = {"tril": "lower_triangle", "triu": "upper_triangle"}[op]
-    assert rule == f"b0 r c -> b0 r c ; r: form({form}) ; c: form({form}) ; {linear} | b0=2 r=4 c=6"
+    assert rule == f"b0 r c -> b0 r c ; r: form({form}) ; c: form({form}) ; P(any) -> P(any) | b0=2 r=4 c=6"
     split, moved = check(op, lambda x: getattr(np, op)(x, 1), [np.arange(48.0).reshape(2, 4, 6)], k=1)
     assert split == ["b0"]
-    assert len(moved) == 2
+    assert len(moved) == 5

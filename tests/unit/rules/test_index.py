@@ -249,7 +249,7 @@ def test_update_slice_with_too_many_dims() -> None:
 )
 def test_scatter(update: Any, rule: str) -> None:
     found = text("scatter", [(4, 6, 3), (2,), update], [(4, 6, 3)], axis=1)
-    assert found.startswith(rule + " ; P(sum), R, P(sum) -> P(sum)")
+    assert found.startswith(rule + " ; P(any), R, P(any) -> P(any)")
 
 
 def test_scatter_by_execution() -> None:
@@ -260,7 +260,7 @@ def test_scatter_by_execution() -> None:
 
     split, moved = check("scatter", run, [X, np.array([3, 0]), -X[:, :2]], axis=1)
     assert split == ["d0", "d1"]
-    assert moved == ["P(sum), R, P(sum) -> P(sum)", "P(avg), R, P(avg) -> P(avg)"]
+    assert sorted(moved) == [f"P({kind}), R, P({kind}) -> P({kind})" for kind in ("avg", "max", "min", "prod", "sum")]
 
 
 def test_scatter_of_rows_that_do_not_fit() -> None:

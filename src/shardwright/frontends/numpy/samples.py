@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from .dtypes import Array
+
 FLOATS = ("f8", "f4", "f2")
 NUMBERS = ("f8", "f4", "f2", "i8")
 INTS = ("i8",)
@@ -245,3 +247,62 @@ SAMPLES: dict[str, list[Sample]] = {
     # made in the program
     "full": [Sample(lambda x: x + np.ones(x.shape), ("n m",), ("f8",))],
 }
+
+
+def arguments(sample: Sample, sizes: tuple[int, int], dtype: str, special: bool = False) -> list[Array]:
+    """Arrays of the shapes a sample asks for."""
+    random = np.random.default_rng(7)
+    named = {"n": sizes[0], "m": sizes[1]}
+    made: list[Array] = []
+    for text in sample.shapes:
+        dims, _, kind = text.partition(":")
+        words = [(word[:-1] or "1", named[word[-1]]) if word[-1] in named else (word, 1) for word in dims.split()]
+        shape = tuple(int(times) * size for times, size in words)
+        if kind in INDICES:
+            made.append(INDICES[kind](random, shape, sizes[0]))
+        elif kind == "spd":
+            made.append(_with_special(_definite(random, shape, dtype), special))
+        else:
+            made.append(_with_special(_numbers(random, shape, kind or dtype, sample.domain), special))
+    return made
+
+
+INDICES = {
+    # Rows of the first argument, from either end; each of them once at most.
+    "index": lambda random, shape, rows: random.integers(-rows, rows, shape),
+    "distinct": lambda random, shape, rows: random.permutation(rows)[: shape[0]],
+    # Of StableHLO, which has no negative indices: also some that point outside; none twice along the dim before last.
+    "points": lambda random, shape, rows: random.integers(-1, 6, shape),
+    "apart": lambda random, shape, rows: np.arange(shape[-2])[:, None] + random.integers(0, 5, (*shape[:-2], 1, 1)),
+    "start": lambda random, shape, rows: random.integers(-1, 5, shape),
+}
+
+
+def _numbers(random: np.random.Generator, shape: tuple[int, ...], dtype: str, domain: str) -> Array:
+    if dtype == "?":
+        return random.integers(0, 2, shape).astype(bool)
+    if dtype in ("i8", "u8"):
+        low, high = {"positive": (1, 9), "small": (0, 4)}.get(domain, (-5, 6) if dtype == "i8" else (0, 9))
+        return random.integers(low, high, shape).astype(dtype)
+    values = random.standard_normal(shape)
+    if domain == "positive":
+        values = np.abs(values) + 0.5
+    elif domain in ("unit", "small"):
+        values = np.tanh(values)
+    if dtype == "c16":
+        return values + 1j * random.standard_normal(shape)
+    return np.asarray(values, dtype)
+
+
+def _definite(random: np.random.Generator, shape: tuple[int, ...], dtype: str) -> Array:
+    """Symmetric matrices far from singular."""
+    values = np.tanh(random.standard_normal(shape))
+    return np.asarray(values + values.swapaxes(-1, -2) + 2 * shape[-1] * np.eye(shape[-1]), dtype)
+
+
+def _with_special(values: Array, special: bool) -> Array:
+    if special and values.dtype.kind in "fc" and values.size > 3:
+        values.flat[:: max(2, values.size // 3)] = np.nan
+        values.flat[1] = np.inf
+        values.flat[2] = -np.inf
+    return values
