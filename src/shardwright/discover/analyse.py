@@ -60,13 +60,14 @@ def _unconditional(rules: Sequence[Rule], pending: Mapping[int, str], result: st
 
 
 def _rearranges(table: Table) -> bool:
-    """Whether every kind of pending input passes: only an operator that computes nothing allows that."""
-    kinds = ("sum", "max", "min")
-    count = len(table.sample.tensors)
-    if count == 0 or table.sample.tensors[0].dtype.kind != "f":
+    """Whether every kind of pending data passes: only an operator that computes nothing allows that."""
+    roles = table.sample.roles
+    data = [array for array, role in zip(table.sample.tensors, roles) if role == "data"]
+    if not data or any(array.dtype.kind != "f" for array in data):
         return False
     return all(
-        any(inputs[0] is P(kind) and P(kind) in outputs[0] for inputs, outputs in table.valid.items()) for kind in kinds
+        table.holds(tuple(P(kind) if role == "data" else R for role in roles), 0, P(kind))
+        for kind in ("sum", "max", "min", "prod")
     )
 
 

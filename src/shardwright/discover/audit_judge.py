@@ -31,7 +31,7 @@ QUESTIONS = 480
 WORLDS = (2, 3, 4)
 FREE_RUNS, MOVED_RUNS, HANDLER_RUNS = 8, 5, 60
 """Calls sent through the dispatcher: of rules that move nothing, of those that do, and of ops with a handler."""
-FAULTS_SHOWN = 24
+FAULTS_SHOWN = 40
 """Ways of one dispatcher's fault that are named: it shows in nearly all."""
 
 
@@ -219,7 +219,7 @@ class Judge:
         most = HANDLER_RUNS if has_handler(self.operator.overload) else MOVED_RUNS
         order = sorted(self.moved.items(), key=lambda pair: [p.kind for p in pair[1].inputs].count("P"))
         faults = 0
-        for text, met in _spread(order, most):
+        for text, met in order[:most] if most == HANDLER_RUNS else _spread(order, most):
             places = sorted(met.places, key=lambda place: GRADES.index(place[0]))
             for _, sample, world in places[:3] if most == HANDLER_RUNS else places[:1]:
                 if self._late() or faults >= FAULTS_SHOWN:
@@ -316,8 +316,13 @@ class Judge:
         """
         if not failing:
             return ""
+        if len(holding) < 2:
+            return None
+        kinds = {argument.name: argument.type for argument in self.operator.arguments}
         values = [[t.sample.values(self.operator) for t in tables] for tables in (holding, failing)]
         for name in values[1][0]:
+            if not kinds.get(name, "").startswith(("Scalar", "number", "float", "bool", "str")):
+                continue  # a dim or a size: the rule may hold because that dim has one element
             good, bad = ({repr(value.get(name)) for value in side} for side in values)
             if good and not good & bad:
                 return f", those where {name} is {' or '.join(sorted(good))}"

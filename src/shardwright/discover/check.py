@@ -137,9 +137,11 @@ class Oracle:
             return
         self.table.outputs = tuple(array.shape for array in self.truth)
         self._sized = _shape_argument(sample, self.truth[0].shape)
-        self.informative = [_varies(array) for array in self.truth]
+        # A single number tells something if it was made from several.
+        alone = all(array.size <= 1 for array in sample.tensors)
+        self.informative = [_varies(array, alone) for array in self.truth]
         self.table.constant = tuple(not tells for tells in self.informative)
-        self.varies = [_varies(array) for array in sample.tensors]
+        self.varies = [_varies(array, alone) for array in sample.tensors]
         self.choices = [
             (R,) if i in self._write_only else placements(array.ndim, kinds_for(array, role, kinds))
             for i, (array, role) in enumerate(zip(sample.tensors, sample.roles))
@@ -448,10 +450,15 @@ def _lies(parts: list[Array], want: Array, placement: Placement) -> bool:
     return same(whole, want, scale)
 
 
-def _varies(array: Array) -> bool:
-    """Whether an array has two different finite numbers: otherwise rules hold on it that hold nowhere else."""
+def _varies(array: Array, alone: bool) -> bool:
+    """Whether an array has two different finite numbers: otherwise rules hold on it that hold nowhere else.
+
+    A single number will do if it is not 0 and stands beside larger tensors (not `alone`).
+    """
     if array.size < 2:
-        return False
+        return not alone and bool(
+            array.size and array.dtype.kind in "fiuc" and np.isfinite(array).all() and array.all()
+        )
     finite = array[np.isfinite(array)] if array.dtype.kind in "fc" else array.reshape(-1)
     return bool(finite.size > 1 and (finite != finite[0]).any())
 

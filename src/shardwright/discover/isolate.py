@@ -102,13 +102,12 @@ def _be_a_child(work: Callable[[], Any], pipe: int, seconds: float, memory: int)
     try:
         _limit(seconds, memory)
         try:
-            answer = {"value": work()}
+            text = json.dumps({"value": work()}).encode()
         except MemoryError:
-            answer = {"failure": f"needed more than {memory / GIB:g} GiB"}
+            text = json.dumps({"failure": f"needed more than {memory / GIB:g} GiB"}).encode()
         except Exception as error:
             lines = str(error).strip().splitlines() or [""]
-            answer = {"failure": f"{type(error).__name__}: {lines[0][:300]}"}
-        text = json.dumps(answer).encode()
+            text = json.dumps({"failure": f"{type(error).__name__}: {lines[0][:300]}"}).encode()
         while text:
             text = text[os.write(pipe, text) :]
         code = 0

@@ -18,7 +18,7 @@ from .adversarial import redraw, shuffled
 from .analyse import category, factor_line, properties, varying
 from .cases import dim_arguments
 from .check import MOST_COMBINATIONS, NO_EVEN_SHARDS, WORLDS, check
-from .inputs import Generator, generators_for, standard_generators
+from .inputs import Generator, generator_named, generators_for, standard_generators
 from .operator import Argument, Array, NumpyLibrary, Operator, Sample, Slot
 from .statement import Statement
 from .synthesize import synthesize
@@ -296,7 +296,9 @@ def _call(operator: Operator, shapes: Sequence[tuple[int, ...]], kwargs: dict[st
         raise DiscoverError(f"discovery runs on the CPU, not on {device}", help='device=torch.device("cpu")')
     tensors: list[Array] = [np.random.default_rng(42 + i).standard_normal(shape) for i, shape in enumerate(shapes)]
     roles = tuple("data" for _ in tensors)
-    return Sample(tuple(map(Slot, range(len(tensors)))), kwargs, tuple(tensors), roles, "as asked")  # type: ignore[arg-type]
+    call = Sample(tuple(map(Slot, range(len(tensors)))), kwargs, tuple(tensors), roles, "as asked")  # type: ignore[arg-type]
+    # The same numbers made legal: sorted where the operator wants it, positive definite, and so on.
+    return redraw(operator, call, generator_named("make_randn")) or call
 
 
 def _expect_ranks(operator: Operator, table: Table, output_ndims: Sequence[int] | None) -> None:

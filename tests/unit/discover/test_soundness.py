@@ -3,6 +3,8 @@
 What is true is written down here from what the operators are, not from what the oracle says.
 """
 
+# ruff: noqa: E501 - the table of claims reads better a rule a line
+
 from __future__ import annotations
 
 import pytest
