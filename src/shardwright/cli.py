@@ -125,5 +125,46 @@ def _check_book(ops: tuple[str, ...]) -> None:
         sys.exit(1)
 
 
+@main.command()
+@click.argument("what", type=click.Choice(["dtensor"]))
+@click.option("--op", "operators", multiple=True, metavar="OPERATOR", help="Only these; may be given several times.")
+@click.option("--jobs", default=2, show_default=True, help="Processes at a time.")
+@click.option("--json", "as_json", is_flag=True, help="Print all entries as JSON.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write the findings as Markdown to FILE.")
+@click.option("--scripts", type=click.Path(path_type=Path), metavar="DIR", help="Write each fault's script to DIR.")
+def audit(
+    what: str, operators: tuple[str, ...], jobs: int, as_json: bool, out: Path | None, scripts: Path | None
+) -> None:
+    """Which of DTensor's own sharding rules are wrong or missing: shardwright audit dtensor
+
+    Every rule is checked by execution, and run end to end through DTensor's dispatcher.
+    """
+    import json
+
+    from .discover.audit import audit_all
+    from .discover.audit_report import render_markdown
+    from .discover.audit_scripts import script_name
+
+    shown = sys.stderr.isatty()
+
+    def progress(done: int, of: int, overload: str) -> None:
+        if shown:
+            click.echo(f"\r\x1b[K[{done}/{of}] {overload}", err=True, nl=False)
+        elif done % 50 == 0 or done == of:
+            click.echo(f"[{done}/{of}] {overload}", err=True)
+
+    found = audit_all(list(operators) or None, jobs=jobs, progress=progress)
+    if shown:
+        click.echo(err=True)
+    click.echo(json.dumps(found.as_dict(), indent=2) if as_json else render_markdown(found, scripts=False))
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(render_markdown(found))
+    if scripts is not None:
+        scripts.mkdir(parents=True, exist_ok=True)
+        for entry in found.of("wrong"):
+            (scripts / script_name(entry.overload, entry.rule)).write_text(entry.script)
+
+
 if __name__ == "__main__":
     main()

@@ -22,6 +22,8 @@ from .torch_ops import TORCH, call_sample, tensors_in
 
 _TOLERANCE = 1e-7
 """Of the largest number in a result: float64 leaves 1e-16, and a wrong rule is off by far more."""
+_ROUNDINGS = 64.0
+"""What a narrower type may lose, in units of its precision, of the largest number that any rank holds."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def examine(case: Case) -> tuple[Dispatched, Fault | None, str]:
     if len(given.outputs) != len(want):
         return given, None, f"it gives {len(given.outputs)} tensors, the plain call {len(want)}"
     for number, (got, true) in enumerate(zip(given.outputs, want)):
-        off = difference(got, true)
+        off = difference(got, true, _largest(case))
         if off:
             which = f"output {number} is " if len(want) > 1 else "the result is "
             told = f" (said to lie as {given.placements[number]})"
@@ -97,22 +99,31 @@ def examine(case: Case) -> tuple[Dispatched, Fault | None, str]:
     return given, None, ""
 
 
-def difference(got: Array, want: Array) -> str:
-    """How two results differ, beyond rounding; empty if they do not."""
+def difference(got: Array, want: Array, held: float = 0.0) -> str:
+    """How two results differ, beyond rounding; empty if they do not.  `held`: the largest number on any rank."""
     if got.shape != want.shape:
         return f"of shape {list(got.shape)} instead of {list(want.shape)}"
     if want.dtype.kind not in "fc":
         wrong = int((got != want).sum())
         return f"wrong in {wrong} of {want.size} elements" if wrong else ""
     with np.errstate(all="ignore"):
-        finite = np.abs(want[np.isfinite(want)])
-        allowed = _TOLERANCE * max(1e-3, float(finite.max(initial=0.0)))
+        largest = float(np.abs(want[np.isfinite(want)]).max(initial=0.0))
+        precision = float(np.finfo(want.dtype).eps)
+        allowed = _TOLERANCE * max(1e-3, largest)
+        if precision > 1e-10:
+            allowed = max(allowed, _ROUNDINGS * precision * max(largest, held))
         off = np.abs(got - want)
         fine = (off <= allowed) | (got == want) | (np.isnan(got) & np.isnan(want))
         if fine.all():
             return ""
-        worst = float(np.nanmax(np.where(fine, 0.0, off), initial=0.0))
-    return f"wrong in {int((~fine).sum())} of {want.size} elements, by up to {worst:.3g}"
+        worst = float(np.where(fine, 0.0, off).max(initial=0.0))
+    size = f"by up to {worst:.3g}" if np.isfinite(worst) else "NaN or Inf where it should not be"
+    return f"wrong in {int((~fine).sum())} of {want.size} elements, {size}"
+
+
+def _largest(case: Case) -> float:
+    numbers = [np.abs(part[np.isfinite(part)]) for held in case.parts for part in held if part.dtype.kind in "fc"]
+    return max((float(found.max(initial=0.0)) for found in numbers), default=0.0)
 
 
 def whole_sample(case: Case) -> Sample | None:

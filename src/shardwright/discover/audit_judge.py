@@ -189,12 +189,11 @@ class Judge:
             if fault is not None:
                 kind = "rule" if grade == "even" else grade
                 return self._wrong(text, fault, kind, met.samples)
-        if met.claim.rewritten or has_handler(self.operator.overload):
-            return self._entry(
-                "correct", text, "the dispatcher adjusts the local call", met.sample, samples=met.samples
-            )
-        doubt = doubt or "the oracle refutes it, but the dispatcher's numbers are right"
-        return self._entry("cannot judge", text, doubt, met.sample, samples=met.samples)
+        if doubt:
+            return self._entry("cannot judge", text, doubt, met.sample, samples=met.samples)
+        adjusted = met.claim.rewritten or has_handler(self.operator.overload)
+        reason = "the dispatcher adjusts the local call" if adjusted else "the dispatcher finishes it in its own way"
+        return self._entry("correct", text, f"{reason}, and its numbers are right", met.sample, samples=met.samples)
 
     def _ran(self, text: str, met: _Met, foreign: Foreign | None) -> Entry:
         """A rule that the oracle bears out, or cannot know: run it."""

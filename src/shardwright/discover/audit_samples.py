@@ -64,7 +64,9 @@ def varied(operator: Operator, samples: Sequence[Sample], limit: int) -> list[Sa
 
     Up to twice as many, as long as each one shows something new.
     """
-    left = sorted(samples, key=lambda sample: (not _cuts(sample), sum(array.size for array in sample.tensors)))
+    left = sorted(
+        filter(_usable, samples), key=lambda sample: (not _cuts(sample), sum(array.size for array in sample.tensors))
+    )
     shown: set[object] = set()
     chosen: list[Sample] = []
     while left and len(chosen) < 2 * limit:

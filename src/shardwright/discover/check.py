@@ -174,6 +174,15 @@ class Oracle:
             np.empty(0, array.dtype) if i in self._write_only else array for i, array in enumerate(self.sample.tensors)
         ]
 
+    @property
+    def has_shape_argument(self) -> bool:
+        """Whether an argument tells the result's shape, so that a device must be told a smaller one."""
+        return self._sized is not None
+
+    def call(self, tensors: list[Any]) -> list[Array]:
+        """The results of one call on these tensors, as arrays."""
+        return self._call(tensors)
+
     # ---- running -------------------------------------------------------------------------------------------
 
     def _call(self, tensors: list[Any], sample: Sample | None = None) -> list[Array]:

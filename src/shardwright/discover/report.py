@@ -59,6 +59,12 @@ def as_dict(statement: Statement) -> dict[str, Any]:
         },
         "not_covered": list(statement.leftover),
     }
+    if statement.confirmed:
+        found["confirmed"] = statement.confirmed
+    if statement.combinations:
+        found["combinations"] = statement.combinations
+    if statement.variants:
+        found["rules_of_other_calls"] = [_rule_dict(rule) for rule in statement.variants]
     if statement.refused:
         found["refused"] = statement.refused
     return found
@@ -305,7 +311,11 @@ def _footer(statement: Statement) -> Iterator[str]:
     if every:
         seen.append(f"held out: {right} of {every} agree")
     yield "  tested on " + ", ".join(seen)
+    if statement.confirmed:
+        yield f"  confirmed: {statement.confirmed}"
+    other = [f"{len(rule.inputs)} tensors: {rule}" for rule in statement.variants if not rule.all_replicated]
     for title, items in (
+        ("calls with another number of tensors", other),
         ("held-out cases that disagree", list(statement.disagreements)),
         ("not covered by a rule", list(statement.leftover)),
         ("dropped, they say nothing", [f"{rule}: {reason}" for rule, reason in statement.dropped]),

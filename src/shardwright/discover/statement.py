@@ -109,6 +109,8 @@ class Statement:
     """Cases kept back to check the statement: agreeing, all."""
     disagreements: tuple[str, ...] = ()
     """Held-out cases that the statement gets wrong."""
+    confirmed: str = ""
+    """What was tried again on a mesh of two axes and in float32."""
     inserts: int = 0
     """How many dims the operator adds before its dim arguments count: 1 for unsqueeze, whose dim may be the rank."""
     refused: str = ""

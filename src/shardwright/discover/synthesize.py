@@ -134,11 +134,12 @@ def _stated(operator: Operator, tables: Sequence[Table], inserts: int) -> Synthe
     names = dim_arguments(operator, tables, inserts)
     everything = [Situation.of(operator, table, names, inserts) for table in tables]
     situations = [s for s in everything if not s.degenerate] or everything
-    kept_back = situations[3::4]
+    kept = range(3, len(situations), 4) if len(situations) > 3 else range(len(situations) - 1, 0, -2)
+    kept_back = [situations[i] for i in kept]
     agreed: tuple[int, int] = (0, 0)
     disagreements: tuple[str, ...] = ()
     if kept_back:
-        first = _Search(operator, [s for i, s in enumerate(situations) if i % 4 != 3], names)
+        first = _Search(operator, [s for i, s in enumerate(situations) if i not in kept], names)
         agreed, disagreements = _compare(first.found(), kept_back)
     search = _Search(operator, situations, names)
     found = search.found()
@@ -162,7 +163,7 @@ def _comparable(operator: Operator, tables: Sequence[Table]) -> list[tuple[tuple
 
     def worth(group: tuple[tuple[str, ...], list[Table]]) -> tuple[object, ...]:
         names, found = group
-        enough = len(found) * 4 >= most and any(not t.sample.label.endswith("batch") for t in found)
+        enough = len(found) * 4 >= most and any(", with a dim" not in t.sample.label for t in found)
         return (enough, 0 if lists else len(names), len(found))
 
     return sorted(groups.items(), key=worth, reverse=True)

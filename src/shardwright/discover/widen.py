@@ -51,11 +51,12 @@ def _changed(operator: Operator, sample: Sample) -> Iterator[Sample]:
 
 
 def grown(sample: Sample) -> Iterator[Sample]:
-    """With one more leading dim on every tensor: many operators take a batch."""
+    """With one more dim on every tensor, in front or behind: many operators take a batch, or work along a dim."""
     if any(role != "data" for role in sample.roles):
         return
-    tensors = tuple(np.stack([array, array[::-1] if array.ndim else array + 1]) for array in sample.tensors)
-    yield sample.with_tensors(tensors, f"{sample.label}, with a batch")
+    for axis, where in ((0, "in front"), (-1, "behind")):
+        tensors = tuple(np.stack([a, a[::-1] if a.ndim else a + 1], axis=axis) for a in sample.tensors)
+        yield sample.with_tensors(tensors, f"{sample.label}, with a dim {where}")
 
 
 def with_value(operator: Operator, sample: Sample, name: str, value: Any) -> Sample | None:
