@@ -73,6 +73,8 @@ held_out:
   disagreements: []
 
 not_covered: []
+
+combinations: 720
 """
 
 TEXT = """\
