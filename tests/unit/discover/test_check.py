@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.discover.check import check, refute
+from shardwright.discover.confirm import confirm
 from shardwright.discover.encode import ENCODINGS, assemble, kinds_for, same, split
 from shardwright.discover.operator import Argument, NumpyLibrary, Operator, Sample, Slot
 from shardwright.discover.placement import KINDS, P, Placement, R, S, parse_placement
@@ -173,3 +174,21 @@ def test_many_tensors_are_not_tried_in_every_way() -> None:
 @given(st.sampled_from([R, S(0), S(1), P("sum"), P("max")]))
 def test_placements_are_single_objects(placement: Placement) -> None:
     assert parse_placement(str(placement)) is placement
+
+
+def test_rows_are_confirmed_on_two_axes_and_in_float32() -> None:
+    rows = sample(normal(8, 4), normal(8, 4, seed=1))
+    found = confirm(operator(np.multiply), [check(operator(np.multiply), rows)])
+    assert found.pairs >= 9
+    assert found.rows >= 4
+    assert found.failures == ()
+
+
+def test_confirmation_can_fail() -> None:
+    """An operator that changes its mind on quarters, and one that does in float32."""
+    small = operator(lambda x: x if x.shape[0] % 4 == 0 else np.cumsum(x, axis=0))
+    found = confirm(small, [check(small, sample(normal(8, 4)), worlds=(2,))])
+    assert any(text.startswith("on two axes: S(0) -> S(0) with S(0) -> S(0)") for text in found.failures)
+    single = operator(lambda x: x if x.dtype == np.float64 else np.cumsum(x, axis=0))
+    found = confirm(single, [check(single, sample(normal(8, 4)))])
+    assert any(text.startswith("in float32: S(0) -> S(0)") for text in found.failures)
