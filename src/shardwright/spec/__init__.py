@@ -14,11 +14,13 @@ Pure Python, no framework.  One notation for everything, one parser (`notation`)
 | `factors` | `FactorSharding`: factors -> axes, for one op |
 | `record` | `OpRecord`: all the rule book knows of an op |
 | `reshard` | `reshard`, `reshard_table`: from any sharding to any other |
-| `layouts`, `permute`, `search` | the space of layouts, the closed form for permutes, A* and all pairs |
+| `layouts`, `moves`, `permute` | the space of layouts, the moves between them, the closed form for permutes |
+| `bound`, `search`, `table` | what a reshard costs at least, A*, all pairs at once |
 | `interop` | PyTorch's placements and JAX's PartitionSpecs, without importing either |
 
 To extend: a new way to write a sharding goes into `interop.read_spec`; a new step of resharding into
-`layouts.Space.moves` (what it does), `collective` (what it costs) and `tests/simulate.py` (what it means).
+`moves` (what it does), `collective` (what it costs), `bound` (why the bound still holds) and `tests/simulate.py`
+(what it means).
 """
 
 from .axes import AxisRef

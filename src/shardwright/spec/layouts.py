@@ -1,46 +1,40 @@
-"""The space in which `search` looks: layouts of one tensor, and the moves between them.
+"""The space in which `search` looks: layouts of one tensor.
 
-A layout is a pair (dims, partial).  Axes are cut into *atoms*, the parts that source and target speak of (and
-on small meshes down to primes), numbered; a dim is a tuple of atoms, major to minor.  Atoms that follow each
-other inside one axis count as that axis, joined: where shards are uneven, cutting a dim by an axis of 4 is
-not the same as cutting it by its two halves in turn, so such a joint may be opened only where the dim divides.
+Axes are cut into *atoms*, the parts that source and target speak of (and on small meshes down to primes),
+numbered; a dim is a tuple of atoms, major to minor.  Atoms that follow each other inside one axis count as
+that axis, joined: where shards are uneven, cutting a dim by an axis of 4 is not the same as cutting it by its
+two halves in turn, so such a joint may be opened only where the dim divides.
+
+What a space knows (sizes, layouts, their moves and prices) is worked out when first asked for, and kept: it
+does not depend on where one wants to go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import combinations_with_replacement, pairwise, permutations
+from collections.abc import Iterable, Sequence
+from itertools import pairwise, permutations
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from .axes import Axes, AxisRef, merge_axes
-from .chunks import all_chunks, padded_size
+from .chunks import all_chunks
+from .collective import collective_bytes
 from .mesh import DeviceMesh
+from .reshard import CostFn, bytes_cost
 from .sharding import DimSpec, Shape, ShardingSpec
 
-Dims = tuple[tuple[int, ...], ...]
+if TYPE_CHECKING:
+    from .bound import ChangesTo, DimsTo
+    from .moves import Move, Offer, Priced
+
+Atoms = tuple[int, ...]
+Dims = tuple[Atoms, ...]
 Pending = tuple[tuple[int, str], ...]
-Layout = tuple[Dims, Pending]
 
 SMALL = 4
 """Up to this many atoms every move is considered."""
 PRIME_LIMIT = 3
 """Meshes with at most this many prime factors are cut down to primes: every possible step is considered."""
-
-
-class Move(NamedTuple):
-    """One step in the space; ``elements`` is what one device puts in, padding included."""
-
-    kind: str
-    atoms: tuple[int, ...]
-    elements: int
-    after: Layout
-    dim: int | None = None
-    to_dim: int | None = None
-    reduction: str | None = None
-    axes: Axes = ()
-    """Set instead of ``atoms`` where axes are split further than the atoms of the space."""
-    spec: ShardingSpec | None = None
 
 
 def primes(n: int) -> list[int]:
@@ -85,81 +79,191 @@ def expresses(atoms: Sequence[AxisRef], ref: AxisRef) -> bool:
     return prod(atom.size for atom in atoms if ref.contains(atom)) == ref.size
 
 
-class Space:
-    """Layouts of a tensor of one shape on one mesh."""
+class Cut(NamedTuple):
+    """What a list of atoms does to a dim."""
 
-    def __init__(self, mesh: DeviceMesh, atoms: tuple[AxisRef, ...], shape: Shape) -> None:
+    local: int
+    """The largest part that a device holds."""
+    ways: int
+    even: bool
+    used: int
+    """The atoms as bits."""
+
+
+class Layout:
+    """Where the atoms are: on dims, or pending; the others are free.
+
+    Only `Space.at` makes them, and never two that are equal: they are told apart by identity, which is fast.
+    """
+
+    __slots__ = ("dims", "facts", "pending")
+
+    def __init__(self, dims: Dims, pending: Pending) -> None:
+        self.dims = dims
+        self.pending = pending
+        self.facts: Facts | None = None
+        """Worked out when a search passes here; of most layouts it only hears."""
+
+    def __repr__(self) -> str:
+        return f"Layout({self.dims}, {self.pending})"
+
+
+class Facts:
+    """What there is to know of a layout: its size, and where one can go from it (see `moves`)."""
+
+    __slots__ = ("counts", "elements", "offers", "slices", "taken", "used")
+
+    def __init__(self, elements: int, counts: tuple[int, ...] | None, used: int, taken: int) -> None:
+        self.elements = elements
+        """What one device holds, padding included."""
+        self.counts = counts
+        """Shards of each dim; None if some are uneven."""
+        self.used = used
+        """Atoms on dims or pending, as bits."""
+        self.taken = taken
+        """Devices along the pending atoms."""
+        self.slices: dict[int, list[Priced]] = {}
+        self.offers: list[Offer] | None = None
+
+
+class Space:
+    """Layouts of a tensor of one shape on one mesh, with the prices of one cost function."""
+
+    def __init__(
+        self, mesh: DeviceMesh, atoms: tuple[AxisRef, ...], shape: Shape, item_bytes: int, cost: CostFn
+    ) -> None:
         self.mesh = mesh
         self.atoms = atoms
         self.shape = shape
+        self.item_bytes = item_bytes
+        self.cost = cost
+        self.by_bytes = cost is bytes_cost
         self.sizes = [atom.size for atom in atoms]
         self.devices = prod(self.sizes)
         """How many devices the atoms tell apart."""
+        self.bytes = prod(shape) * item_bytes
+        self.smallest = self.bytes // self.devices
+        """What a device holds at least if nothing is pending, rounded down."""
+        self.even = not any(size % self.devices for size in shape)
+        """Whether all layouts cut the tensor into equal shards."""
         self.joins = {
             (a, b) for a, first in enumerate(atoms) for b, second in enumerate(atoms) if first.can_merge(second)
         }
-        self._arrangements: dict[tuple[tuple[tuple[int, int], ...], ...], list[Dims]] = {}
-        self._overlaps: dict[tuple[int, tuple[int, ...], tuple[int, ...]], int] = {}
-        self.priced: dict[Any, list[tuple[int, Move, Layout]]] = {}
-        self._counts: dict[Dims, tuple[int, ...] | None] = {}
-        self._local: dict[tuple[int, tuple[int, ...]], int] = {}
-        self._moves: dict[Layout, list[Move]] = {}
-        self.walks_permutes = len(atoms) <= PRIME_LIMIT and any(size % self.devices for size in shape)
+        self.walks_permutes = len(atoms) <= PRIME_LIMIT and not self.even
         """Where shards can be uneven, permutes are moves like others; see `permute` for the rest."""
+        self._layouts: dict[tuple[Dims, Pending], Layout] = {}
+        self._of_spec: dict[ShardingSpec, Layout] = {}
+        self._specs: dict[Layout, ShardingSpec] = {}
+        self._axes: dict[Atoms, Axes] = {(): ()}
+        self._dim_specs: dict[Atoms, DimSpec] = {}
+        by_size: dict[int, dict[Atoms, Cut]] = {size: {} for size in shape}
+        self._cuts = [by_size[size] for size in shape]  # dims of one size are cut alike
+        self._by_ways: dict[int, list[Atoms]] = {}
+        self._same: dict[tuple[int, Atoms], list[tuple[Atoms, int]]] = {}
+        # What other files keep here.
+        self.answers: dict[tuple[Layout, Layout], list[Move]] = {}
+        self.runs: dict[int, list[Atoms]] = {}
+        self.orders: dict[Atoms, list[Atoms]] = {}
+        self.changes: dict[tuple[int, Atoms], ChangesTo] = {}
+        self.to_dims: dict[Dims, DimsTo] = {}
         self.shiftable: dict[tuple[Dims, tuple[tuple[int, int, int], ...]], bool] = {}
 
     # -- between specs and layouts ----------------------------------------------------------------------
 
+    def at(self, dims: Dims, pending: Pending) -> Layout:
+        key = (dims, pending)
+        found = self._layouts.get(key)
+        if found is None:
+            found = self._layouts[key] = Layout(dims, pending)
+        return found
+
     def layout(self, spec: ShardingSpec) -> Layout:
-        dims = tuple(tuple(a for axis in dim.axes for a in self._atoms_of(axis)) for dim in spec.dims)
-        pending = tuple((a, kind) for axis, kind in spec.partial for a in self._atoms_of(axis))
-        return dims, tuple(sorted(pending))
+        found = self._of_spec.get(spec)
+        if found is None:
+            dims = tuple(tuple(a for axis in dim.axes for a in self._atoms_of(axis)) for dim in spec.dims)
+            pending = tuple((a, kind) for axis, kind in spec.partial for a in self._atoms_of(axis))
+            found = self._of_spec[spec] = self.at(dims, tuple(sorted(pending)))
+        return found
 
     def _atoms_of(self, axis: AxisRef) -> list[int]:
         return [a for a, atom in enumerate(self.atoms) if axis.contains(atom)]
 
-    def axes(self, atoms: Iterable[int]) -> Axes:
-        return merge_axes(self.atoms[a] for a in atoms)
+    def axes(self, atoms: Atoms) -> Axes:
+        found = self._axes.get(atoms)
+        if found is None:
+            found = self._axes[atoms] = merge_axes([self.atoms[a] for a in atoms])
+        return found
 
     def spec(self, layout: Layout) -> ShardingSpec:
-        dims = tuple(DimSpec(self.axes(dim)) for dim in layout[0])
+        found = self._specs.get(layout)
+        if found is None:
+            dims = tuple([self._dim_spec(dim) for dim in layout.dims])
+            found = self._specs[layout] = ShardingSpec.make(self.mesh, dims, self._partial(layout.pending))
+        return found
+
+    def _dim_spec(self, atoms: Atoms) -> DimSpec:
+        found = self._dim_specs.get(atoms)
+        if found is None:
+            found = self._dim_specs[atoms] = DimSpec(self.axes(atoms))
+        return found
+
+    def _partial(self, pending: Pending) -> tuple[tuple[AxisRef, str], ...]:
         partial: list[tuple[AxisRef, str]] = []
-        for a, kind in layout[1]:
+        for a, kind in pending:
             atom = self.atoms[a]
             if partial and partial[-1][1] == kind and partial[-1][0].can_merge(atom):
                 partial[-1] = (partial[-1][0].merge(atom), kind)
             else:
                 partial.append((atom, kind))
-        return ShardingSpec.make(self.mesh, dims, tuple(partial))
+        return tuple(partial)
 
     # -- sizes ------------------------------------------------------------------------------------------
 
-    def local(self, d: int, atoms: tuple[int, ...]) -> int:
-        """The largest part of dim d that a device holds."""
-        key = (self.shape[d], atoms)
-        found = self._local.get(key)
+    def cut(self, d: int, atoms: Atoms) -> Cut:
+        found = self._cuts[d].get(atoms)
         if found is None:
-            parts = tuple(axis.size for axis in self.axes(atoms))
-            found = self._local[key] = padded_size(self.shape[d], parts)
+            size, ways = self.shape[d], self.ways(atoms)
+            # Rounding up once is the same as rounding up after each axis.
+            found = self._cuts[d][atoms] = Cut(-(-size // ways), ways, size % ways == 0, self.bits(atoms))
         return found
 
-    def elements(self, dims: Dims) -> int:
-        total = 1
-        for d, atoms in enumerate(dims):
-            total *= self.local(d, atoms)
-        return total
+    def ways(self, atoms: Iterable[int]) -> int:
+        """How many devices there are along some atoms."""
+        ways = 1
+        for a in atoms:
+            ways *= self.sizes[a]
+        return ways
 
-    def divides(self, d: int, atoms: Sequence[int]) -> bool:
-        return self.shape[d] % prod([self.sizes[a] for a in atoms]) == 0
+    def bits(self, atoms: Iterable[int]) -> int:
+        used = 0
+        for a in atoms:
+            used |= 1 << a
+        return used
 
-    def counts(self, dims: Dims) -> tuple[int, ...] | None:
-        """Shards of each dim; None if some are uneven."""
-        if dims not in self._counts:
-            even = all(self.divides(d, atoms) for d, atoms in enumerate(dims))
-            self._counts[dims] = tuple(prod([self.sizes[a] for a in atoms]) for atoms in dims) if even else None
-        return self._counts[dims]
+    def facts(self, layout: Layout) -> Facts:
+        found = layout.facts
+        if found is None:
+            elements, even, used, taken = 1, True, 0, 1
+            counts = []
+            for d, atoms in enumerate(layout.dims):
+                cut = self._cuts[d].get(atoms) or self.cut(d, atoms)
+                elements *= cut.local
+                counts.append(cut.ways)
+                even = even and cut.even
+                used |= cut.used
+            for a, _ in layout.pending:
+                used |= 1 << a
+                taken *= self.sizes[a]
+            found = layout.facts = Facts(elements, tuple(counts) if even else None, used, taken)
+        return found
 
-    def can_part(self, d: int, atoms: tuple[int, ...], at: int) -> bool:
+    def elements(self, layout: Layout) -> int:
+        return self.facts(layout).elements
+
+    def divides(self, d: int, atoms: Atoms) -> bool:
+        return self.shape[d] % self.ways(atoms) == 0
+
+    def can_part(self, d: int, atoms: Atoms, at: int) -> bool:
         """Whether a dim may be cut back to its first ``at`` atoms."""
         if at == 0 or (atoms[at - 1], atoms[at]) not in self.joins:
             return True
@@ -168,7 +272,7 @@ class Space:
             end += 1
         return self.divides(d, atoms[:end])
 
-    def can_append(self, d: int, atoms: tuple[int, ...], more: tuple[int, ...]) -> bool:
+    def can_append(self, d: int, atoms: Atoms, more: Atoms) -> bool:
         if not atoms or (atoms[-1], more[0]) not in self.joins:
             return True
         end = 1
@@ -176,126 +280,56 @@ class Space:
             end += 1
         return self.divides(d, atoms + more[:end])
 
-    def ways(self, move: Move) -> int:
-        """How many devices talk to each other."""
-        ways = 1
-        for a in move.atoms:
-            ways *= self.sizes[a]
-        for axis in move.axes:
-            ways *= axis.size
-        return ways
+    def padded(self, elements: int, d: int, atoms: Atoms, more: Atoms) -> int:
+        """Elements put in when dim d is padded so that ``more`` divides it."""
+        if self.even:
+            return elements
+        cut = self.cut(d, atoms + more)
+        old = self.cut(d, atoms).local
+        new = cut.local * self.ways(more)
+        return elements if old == new or old == 0 else elements // old * new
 
-    def missing(self, layout: Layout, goal: Layout, needed: int) -> int:
-        """Elements that some device has to receive before it has the ``needed`` ones it holds at the goal.
+    def price(self, kind: str, atoms: Atoms, ways: int, elements: int) -> int:
+        if self.by_bytes:
+            return collective_bytes(kind, ways, elements * self.item_bytes)
+        return self.cost(kind, self.axes(atoms), elements * self.item_bytes)
 
-        If a dim is cut by another axis than at the goal, some device holds none of its part; if values are
-        pending, none of them is finished.  Needs even shards.
-        """
-        if layout[1] and any(pair not in goal[1] for pair in layout[1]):
-            return needed
-        shared = 1
-        for d, (have, want) in enumerate(zip(layout[0], goal[0])):
-            key = (d, have, want)
-            overlap = self._overlaps.get(key)
-            if overlap is None:
-                inside = have[: len(want)] == want or want[: len(have)] == have
-                overlap = self._overlaps[key] = min(self.local(d, have), self.local(d, want)) if inside else 0
-            shared *= overlap
-        return needed - shared
+    def permute_price(self, elements: int) -> int:
+        return self.cost("collective_permute", self.mesh.axes, elements * self.item_bytes)
 
-    # -- moves ------------------------------------------------------------------------------------------
+    # -- the same pieces --------------------------------------------------------------------------------
 
-    def moves(self, layout: Layout) -> list[Move]:
-        """Every step out of a layout; to_partial aside, and permutes where shards are always even."""
-        found = self._moves.get(layout)
+    def same_pieces(self, dims: Dims) -> list[Dims]:
+        """Every arrangement of atoms, this one included, that cuts the tensor into the very same pieces."""
+        found: list[tuple[Dims, int]] = [((), 0)]
+        for d, atoms in enumerate(dims):
+            found = [
+                ((*made, other), used | bits)
+                for made, used in found
+                for other, bits in self._same_cuts(d, atoms)
+                if not used & bits
+            ]
+        return [made for made, _ in found]
+
+    def _same_cuts(self, d: int, atoms: Atoms) -> list[tuple[Atoms, int]]:
+        """The lists of atoms that cut a dim into the same pieces, and their bits."""
+        found = self._same.get((d, atoms))
         if found is None:
-            found = self._moves[layout] = list(self._all_moves(layout))
-            if self.walks_permutes:
-                found += self._permutes(layout)
+            if not self._by_ways:
+                for many in range(len(self.atoms) + 1):
+                    for other in permutations(range(len(self.atoms)), many):
+                        self._by_ways.setdefault(self.ways(other), []).append(other)
+            same = [other for other in self._by_ways[self.ways(atoms)] if self.same_cut(d, atoms, other)]
+            found = self._same[d, atoms] = [(other, self.bits(other)) for other in same]
         return found
 
-    def _all_moves(self, layout: Layout) -> Iterator[Move]:
-        dims, pending = layout
-        elements = self.elements(dims)
-        used = {a for dim in dims for a in dim} | {a for a, _ in pending}
-        for run in self._runs(a for a in range(len(self.atoms)) if a not in used):
-            yield from self._cuts("slice", dims, run, elements, pending, None)
-        for d, atoms in enumerate(dims):
-            for at in range(len(atoms)):
-                if self.can_part(d, atoms, at):
-                    yield from self._undo(dims, d, at, elements, pending)
-        for kind in sorted({kind for _, kind in pending}):
-            together = tuple(a for a, k in pending if k == kind)
-            for run in dict.fromkeys([*self._runs(together), together]):
-                rest = tuple(pair for pair in pending if pair[0] not in run)
-                yield Move("all_reduce", run, elements, (dims, rest), reduction=kind)
-                yield from self._cuts("reduce_scatter", dims, run, elements, rest, kind)
-
-    def _permutes(self, layout: Layout) -> Iterator[Move]:
-        """Every other arrangement of the axes that cuts the tensor into the very same pieces."""
-        dims, pending = layout
-        taken = {a for a, _ in pending}
-        elements = self.elements(dims)
-        for after in self._same_pieces(dims):
-            if after != dims and not any(a in taken for dim in after for a in dim):
-                yield Move("collective_permute", (), elements, (after, pending), axes=self.mesh.axes)
-
-    def _same_pieces(self, dims: Dims) -> list[Dims]:
-        if not self._arrangements:
-            rank = len(self.shape)
-            for size in range(len(self.atoms) + 1):
-                for chosen in permutations(range(len(self.atoms)), size):
-                    for cuts in combinations_with_replacement(range(size + 1), rank - 1) if rank else ():
-                        ends = (0, *cuts, size)
-                        made = tuple(chosen[a:b] for a, b in pairwise(ends))
-                        self._arrangements.setdefault(self._pieces(made), []).append(made)
-        return self._arrangements.get(self._pieces(dims), [])
-
-    def _pieces(self, dims: Dims) -> tuple[tuple[tuple[int, int], ...], ...]:
-        return tuple(
-            all_chunks(self.shape[d], tuple(axis.size for axis in self.axes(atoms))) for d, atoms in enumerate(dims)
-        )
-
-    def _runs(self, atoms: Iterable[int]) -> Iterator[tuple[int, ...]]:
-        """Single atoms, and those that follow each other inside one axis taken together."""
-        free = sorted(atoms)
-        for i, a in enumerate(free):
-            run: tuple[int, ...] = (a,)
-            yield run
-            for b in free[i + 1 :]:
-                if (run[-1], b) not in self.joins:
-                    break
-                run = (*run, b)
-                yield run
-
-    def _cuts(
-        self, kind: str, dims: Dims, atoms: tuple[int, ...], elements: int, pending: Pending, how: str | None
-    ) -> Iterator[Move]:
-        """Append atoms to any dim: slice and reduce_scatter."""
-        for d in range(len(dims)):
-            if self.can_append(d, dims[d], atoms):
-                after = (*dims[:d], dims[d] + atoms, *dims[d + 1 :])
-                put_in = elements if kind == "slice" else self._padded(elements, d, dims[d], atoms)
-                yield Move(kind, atoms, put_in, (after, pending), d, None, how)
-
-    def _undo(self, dims: Dims, d: int, at: int, elements: int, pending: Pending) -> Iterator[Move]:
-        """Take the minor-most atoms off a dim: all_gather, or move them to another by all_to_all."""
-        kept, off = dims[d][:at], dims[d][at:]
-        cut = (*dims[:d], kept, *dims[d + 1 :])
-        yield Move("all_gather", off, elements, (cut, pending), d)
-        orders = list(permutations(off)) if len(off) <= 3 else [off]
-        for e in range(len(dims)):
-            if e == d:
-                continue
-            for order in orders:
-                if self.can_append(e, dims[e], order):
-                    after = (*cut[:e], dims[e] + order, *cut[e + 1 :])
-                    put_in = self._padded(elements, e, dims[e], order)
-                    yield Move("all_to_all", order, put_in, (after, pending), d, e)
-
-    def _padded(self, elements: int, d: int, atoms: tuple[int, ...], more: tuple[int, ...]) -> int:
-        """Elements put in when dim d is padded so that ``more`` divides it."""
-        old = self.local(d, atoms)
-        ways = prod([self.sizes[a] for a in more])
-        new = self.local(d, atoms + more) * ways
-        return elements if old == new or old == 0 else elements // old * new
+    def same_cut(self, d: int, atoms: Atoms, others: Atoms) -> bool:
+        """Whether two lists of atoms cut a dim into the very same pieces."""
+        cut = self.cut(d, atoms)
+        if cut.ways != self.cut(d, others).ways:
+            return False
+        if cut.even:
+            return True
+        parts, other_parts = ([axis.size for axis in self.axes(some)] for some in (atoms, others))
+        size = self.shape[d]
+        return parts == other_parts or all_chunks(size, tuple(parts)) == all_chunks(size, tuple(other_parts))

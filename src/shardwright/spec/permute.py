@@ -13,14 +13,18 @@ if both layouts cut the dim into the very same pieces.
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
+from functools import lru_cache
 from math import gcd, lcm, prod
 from typing import NamedTuple
 
 from .axes import AxisRef, merge_axes
-from .chunks import all_chunks
-from .layouts import Layout, Move, Space, primes
-from .sharding import DimSpec, ShardingSpec
+from .collective import collective_bytes
+from .layouts import Layout, Space, primes
+from .moves import Move
+from .sharding import DimSpec, Shape, ShardingSpec
+
+Counts = tuple[int, ...]
+"""Shards of each dim."""
 
 
 class Recipe(NamedTuple):
@@ -32,82 +36,93 @@ class Recipe(NamedTuple):
     extras: tuple[int, ...] = ()
 
 
-def recipes(space: Space, here: Layout, goal: Layout) -> list[Recipe]:
-    """Ways to finish from ``here`` with one permute."""
-    if here[1] != goal[1]:
-        return []
-    if here[0] == goal[0]:
-        return []
-    have, want = space.counts(here[0]), space.counts(goal[0])
-    taken = 1
-    for atom, _ in here[1]:
-        taken *= space.sizes[atom]
+def finish(space: Space, here: Layout, goal: Layout, budget: int) -> tuple[int, Layout, Recipe] | None:
+    """The cheapest way to finish with one permute for less than the budget; the same atoms must be pending."""
+    facts = space.facts(here)
+    if here is goal or (space.by_bytes and facts.taken * space.smallest >= budget):
+        return None
+    have, want, taken = facts.counts, space.facts(goal).counts, facts.taken
     if have is None or want is None:
         fixed = _set_aside(space, here, goal)
         if fixed is None:
-            return _plain(space, here, goal)
+            plain = _plain(space, here, goal)
+            price = space.permute_price(facts.elements)
+            return (price, goal, plain) if plain and price < budget else None
         have, want, aside = fixed
         taken *= aside
-    counted = _count_recipes(have, want, space.devices // taken, space.shape)
-    return [recipe for recipe in counted if not recipe.shifts or _can_shift(space, goal, recipe)]
+    found = None
+    recipe = _by_slices(have, want, space.devices // taken, space.shape)
+    if recipe is not None:
+        price = _price(space, here, goal, recipe)
+        if price < budget:
+            found, budget = (price, goal, recipe), price
+    if space.by_bytes and facts.elements * space.item_bytes >= budget:
+        return found  # without slices the permute alone costs as much
+    recipe = _by_shifts(have, want)
+    if recipe is not None and _can_shift(space, goal, recipe):
+        price = _price(space, here, goal, recipe)
+        if price < budget:
+            found = (price, goal, recipe)
+    return found
 
 
-def _set_aside(space: Space, here: Layout, goal: Layout) -> tuple[tuple[int, ...], tuple[int, ...], int] | None:
+def _price(space: Space, here: Layout, goal: Layout, recipe: Recipe) -> int:
+    if not space.by_bytes:  # then prices may depend on the names of the axes
+        moves = named_moves(space, here, goal, recipe)
+        return sum([space.cost(m.kind, m.axes, m.elements * space.item_bytes) for m in moves if m.kind != "slice"])
+    size = space.elements(here) // prod(recipe.slices) * space.item_bytes
+    price = collective_bytes("collective_permute", space.mesh.size, size)
+    for _, _, ways in recipe.shifts:
+        price += collective_bytes("all_to_all", ways, size)
+    for ways in recipe.extras:
+        if ways > 1:
+            price += collective_bytes("all_gather", ways, size)
+            size *= ways
+    return price
+
+
+def _set_aside(space: Space, here: Layout, goal: Layout) -> tuple[Counts, Counts, int] | None:
     """Uneven dims that stay as they are do not disturb the others; their axes are out of the game."""
     have, want = [], []
     aside = 1
-    for d, (a, b) in enumerate(zip(here[0], goal[0])):
-        ways = [prod([space.sizes[atom] for atom in atoms]) for atoms in (a, b)]
-        if space.divides(d, a) and space.divides(d, b):
-            have.append(ways[0])
-            want.append(ways[1])
+    for d, (a, b) in enumerate(zip(here.dims, goal.dims)):
+        now, then = space.cut(d, a), space.cut(d, b)
+        if now.even and then.even:
+            have.append(now.ways)
+            want.append(then.ways)
         elif a == b:
             have.append(1)
             want.append(1)
-            aside *= ways[0]
+            aside *= now.ways
         else:
             return None
     return tuple(have), tuple(want), aside
 
 
-def _plain(space: Space, here: Layout, goal: Layout) -> list[Recipe]:
+def _plain(space: Space, here: Layout, goal: Layout) -> Recipe | None:
     """Uneven shards: the same pieces on other devices, or nothing."""
-    for d, (a, b) in enumerate(zip(here[0], goal[0])):
-        parts = [tuple(axis.size for axis in space.axes(atoms)) for atoms in (a, b)]
-        if prod(parts[0]) != prod(parts[1]):
-            return []
-        if parts[0] != parts[1] and all_chunks(space.shape[d], parts[0]) != all_chunks(space.shape[d], parts[1]):
-            return []
-    ones = (1,) * len(here[0])
-    return [Recipe(ones, (), ones)]
-
-
-_memo: dict[tuple[tuple[int, ...], tuple[int, ...], int, tuple[int, ...]], list[Recipe]] = {}
-
-
-def _count_recipes(have: tuple[int, ...], want: tuple[int, ...], devices: int, shape: tuple[int, ...]) -> list[Recipe]:
-    key = (have, want, devices, shape)
-    found = _memo.get(key)
-    if found is None:
-        if len(_memo) > 100_000:
-            _memo.clear()
-        tried = [_by_slices(have, want, devices, shape), _by_shifts(have, want)]
-        found = _memo[key] = list(dict.fromkeys(recipe for recipe in tried if recipe is not None))
-    return found
-
-
-def _by_slices(have: tuple[int, ...], want: tuple[int, ...], devices: int, shape: tuple[int, ...]) -> Recipe | None:
-    both = [lcm(v, w) for v, w in zip(have, want)]
-    if any(size % ways for size, ways in zip(shape, both)) or devices % prod(both):
+    if not all(space.same_cut(d, a, b) for d, (a, b) in enumerate(zip(here.dims, goal.dims))):
         return None
-    slices = tuple(ways // v for ways, v in zip(both, have))
-    extras = tuple(ways // w for ways, w in zip(both, want))
+    ones = (1,) * len(here.dims)
+    return Recipe(ones, (), ones)
+
+
+@lru_cache(maxsize=65536)
+def _by_slices(have: Counts, want: Counts, devices: int, shape: Shape) -> Recipe | None:
+    both = [lcm(v, w) for v, w in zip(have, want)]
+    if devices % prod(both) or any(size % ways for size, ways in zip(shape, both)):
+        return None
+    slices = tuple([ways // v for ways, v in zip(both, have)])
+    extras = tuple([ways // w for ways, w in zip(both, want)])
     return Recipe(slices, (), extras)
 
 
-def _by_shifts(have: tuple[int, ...], want: tuple[int, ...]) -> Recipe | None:
+@lru_cache(maxsize=65536)
+def _by_shifts(have: Counts, want: Counts) -> Recipe | None:
     surplus = [v // gcd(v, w) for v, w in zip(have, want)]
     lack = [w // gcd(v, w) for v, w in zip(have, want)]
+    if prod(lack) == 1 or prod(surplus) % prod(lack):
+        return None
     shifts = []
     for j in sorted(range(len(lack)), key=lambda d: -lack[d]):
         for i in sorted(range(len(lack)), key=lambda d: -gcd(surplus[d], lack[j])):
@@ -116,26 +131,14 @@ def _by_shifts(have: tuple[int, ...], want: tuple[int, ...]) -> Recipe | None:
                 shifts.append((i, j, ways))
                 surplus[i] //= ways
                 lack[j] //= ways
-    if prod(lack) != 1 or not shifts or any(surplus[j] > 1 for _, j, _ in shifts):
+    if prod(lack) != 1 or any(surplus[j] > 1 for _, j, _ in shifts):
         return None
     return Recipe((1,) * len(have), tuple(shifts), tuple(surplus))
 
 
-def finish_by_permute(space: Space, here: Layout, goal: Layout) -> list[list[Move]]:
-    """The moves of each recipe."""
-    return [named_moves(space, here, goal, recipe) for recipe in recipes(space, here, goal)]
-
-
-def finish_sizes(space: Space, here: Layout, recipe: Recipe) -> list[tuple[str, int, int]]:
-    """(kind, ways, elements put in) of each collective of a recipe, without naming axes."""
-    elements = space.elements(here[0]) // prod(recipe.slices)
-    found = [("collective_permute", space.mesh.size, elements)]
-    found += [("all_to_all", ways, elements) for _, _, ways in recipe.shifts]
-    for ways in recipe.extras:
-        if ways > 1:
-            found.append(("all_gather", ways, elements))
-            elements *= ways
-    return found
+def forget_recipes() -> None:
+    _by_slices.cache_clear()
+    _by_shifts.cache_clear()
 
 
 Lists = list[list[AxisRef]]
@@ -143,9 +146,9 @@ Lists = list[list[AxisRef]]
 
 def _can_shift(space: Space, goal: Layout, recipe: Recipe) -> bool:
     """Whether the axes at the goal can be split as the shifts need."""
-    key = (goal[0], recipe.shifts)
+    key = (goal.dims, recipe.shifts)
     if key not in space.shiftable:
-        end = [list(space.axes(dim)) for dim in goal[0]]
+        end = [list(space.axes(dim)) for dim in goal.dims]
         space.shiftable[key] = _undo_shifts(end, recipe) is not None
     return space.shiftable[key]
 
@@ -164,29 +167,29 @@ def _undo_shifts(lists: Lists, recipe: Recipe) -> list[list[AxisRef]] | None:
 
 def named_moves(space: Space, here: Layout, goal: Layout, recipe: Recipe) -> list[Move]:
     """Name the axes of a recipe."""
-    lists: Lists = [list(space.axes(dim)) for dim in here[0]]
-    end: Lists = [list(space.axes(dim)) for dim in goal[0]]
-    pending = [space.atoms[a] for a, _ in here[1]]
+    lists: Lists = [list(space.axes(dim)) for dim in here.dims]
+    end: Lists = [list(space.axes(dim)) for dim in goal.dims]
+    partial = space.spec(here).partial
     found: list[Move] = []
-    elements = space.elements(here[0])
+    elements = space.elements(here)
 
     def record(kind: str, axes: list[AxisRef], after: Lists, dim: int | None, to: int | None = None) -> None:
-        dims = tuple(DimSpec(merge_axes(refs)) for refs in after)
-        spec = ShardingSpec.make(space.mesh, dims, space.spec(here).partial)
-        found.append(Move(kind, (), elements, goal, dim, to, None, merge_axes(axes), spec))
+        dims = tuple([DimSpec(merge_axes(refs)) for refs in after])
+        spec = ShardingSpec.make(space.mesh, dims, partial)
+        found.append(Move(kind, merge_axes(axes), elements, spec, dim, to))
 
-    free = Spare(space, [axis for refs in lists for axis in refs] + pending)
+    free = Spare(space, here)
     for d, ways in enumerate(recipe.slices):
         if ways > 1:
             taken = free.take(ways)
             lists[d] += taken
             record("slice", taken, lists, d)
             elements //= ways
-    free = Spare(space, [axis for refs in end for axis in refs] + pending)
+    free = Spare(space, goal)
     gathers = [free.take(ways) if ways > 1 else [] for ways in recipe.extras]
     middle = [refs + more for refs, more in zip(end, gathers)]
     moved = _undo_shifts(middle, recipe)
-    assert moved is not None, "recipes() offers only what can be named"
+    assert moved is not None, "finish() offers only what can be named"
     if [merge_axes(refs) for refs in middle] != [merge_axes(refs) for refs in lists]:
         record("collective_permute", list(space.mesh.axes), middle, None)
     for (i, j, ways), suffix in zip(recipe.shifts, moved):
@@ -224,14 +227,9 @@ def _suffix(refs: list[AxisRef], ways: int) -> list[AxisRef] | None:
 class Spare:
     """Parts of mesh axes that are not in use."""
 
-    def __init__(self, space: Space, used: list[AxisRef]) -> None:
-        self.parts: list[AxisRef] = []
-        for axis in merge_axes(space.atoms):
-            ends = [p for u in used if u.name == axis.name for p in (u.pre, u.end) if axis.pre <= p <= axis.end]
-            for a, b in pairwise(sorted({axis.pre, axis.end, *ends})):
-                part = AxisRef(axis.name, a, b // a, axis.full)
-                if not any(part.overlaps(u) for u in used):
-                    self.parts.append(part)
+    def __init__(self, space: Space, layout: Layout) -> None:
+        used = space.facts(layout).used
+        self.parts = list(space.axes(tuple([a for a in range(len(space.atoms)) if not used >> a & 1])))
 
     def take(self, ways: int) -> list[AxisRef]:
         """Axes that make ``ways``; whole parts first."""

@@ -94,7 +94,7 @@ def reshard(
     found = _cache.get(key)
     if found is None:
         if len(_cache) >= _CACHE_LIMIT:
-            _cache.clear()
+            clear_cache()
         found = _cache[key] = _reshard(source, target, tuple(shape), item_bytes, cost or bytes_cost, idle)
     return found
 
@@ -104,7 +104,7 @@ _cache: dict[tuple[ShardingSpec, ShardingSpec, Shape, int, CostFn | None, bool],
 
 
 def clear_cache() -> None:
-    """Forget all searches (for measuring them)."""
+    """Forget all searches, and all that was learned on the way."""
     from .search import forget_spaces
 
     _cache.clear()
@@ -196,7 +196,7 @@ def reshard_table(
     Equal to searching each pair, at a small part of the price: one closure over the layouts that the moves
     can reach.
     """
-    from .search import all_pairs
+    from .table import all_pairs
 
     mesh = specs[0].mesh if specs else DeviceMesh({})
     for spec in specs:
