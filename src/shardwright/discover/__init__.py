@@ -12,8 +12,8 @@ How a rule is found, file by file:
   ``torch_schema_samples``: calls from PyTorch's OpInfo database, or from schemas; ``widen``: more calls from those.
 - ``inputs``: the registry of generators; ``adversarial``, ``adversarial_arithmetic``, ``adversarial_index``,
   ``adversarial_linear``, ``adversarial_order``: inputs on which false rules fail.
-- ``encode``: a tensor cut or split over devices, and put together again; ``check``: the oracle; ``confirm``:
-  its findings again on two mesh axes and in float32.
+- ``encode``: a tensor cut or split over devices, and put together again; ``judge``: is it the wanted one;
+  ``check``: the oracle; ``confirm``: its findings again on two mesh axes and in float32.
 - ``cases``: the words a statement may use; ``synthesize``: the smallest statement in them; ``analyse``: category,
   linearity, factor notation; ``expression``: the small Python that rules are written in, read without `eval`.
 - ``learn``: all of it for one operator; ``isolate``: in a process with limits; ``everything``: for all operators.

@@ -11,15 +11,16 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from .encode import ENCODINGS, assemble, chunk_sizes, kinds_for, same, shard_grade, split
+from .judge import fitting, lies, varies
 from .operator import Array, Operator, Sample, Slot, slots_in
-from .placement import KINDS, P, Placement, R, S, placements
+from .placement import KINDS, Placement, R, S, placements
 from .table import GRADES, Inputs, Table
 
 WORLDS = (2, 3, 4)
@@ -139,9 +140,9 @@ class Oracle:
         self._sized = _shape_argument(sample, self.truth[0].shape)
         # A single number tells something if it was made from several.
         alone = all(array.size <= 1 for array in sample.tensors)
-        self.informative = [_varies(array, alone) for array in self.truth]
+        self.informative = [varies(array, alone) for array in self.truth]
         self.table.constant = tuple(not tells for tells in self.informative)
-        self.varies = [_varies(array, alone) for array in sample.tensors]
+        self.varies = [varies(array, alone) for array in sample.tensors]
         self.choices = [
             (R,) if i in self._write_only else placements(array.ndim, kinds_for(array, role, kinds))
             for i, (array, role) in enumerate(zip(sample.tensors, sample.roles))
@@ -263,8 +264,8 @@ class Oracle:
                 continue
             for parts, want, good in zip(outputs, self.truth, found):
                 if sized is None:
-                    good.update(_fitting(parts, want, self.kinds))
-                elif sized < want.ndim and _lies(parts, want, S(sized)):
+                    good.update(fitting(parts, want, self.kinds))
+                elif sized < want.ndim and lies(parts, want, S(sized)):
                     good.add(S(sized))
         return found
 
@@ -405,71 +406,6 @@ def _few_at_a_time(choices: Sequence[tuple[Placement, ...]]) -> Iterator[Inputs]
         for placement in dict.fromkeys(p for choice in choices for p in choice[1:]):
             # Those that cannot lie so (a smaller rank, an index) are replicated.
             yield tuple(placement if placement in choice else R for choice in choices)
-
-
-def _fitting(parts: list[Array], want: Array, kinds: Sequence[str]) -> Iterator[Placement]:
-    """The placements under which these parts are the wanted tensor."""
-    first = parts[0].shape
-    if first == want.shape and all(part.shape == first for part in parts):
-        for placement in _possible(parts, want, kinds):
-            if _lies(parts, want, placement):
-                yield placement
-    if want.ndim == len(first):
-        for dim, size in enumerate(want.shape):
-            sizes = [part.shape[dim] if part.ndim == want.ndim else -1 for part in parts]
-            if sizes == list(chunk_sizes(size, len(parts))) and _lies(parts, want, S(dim)):
-                yield S(dim)
-
-
-_FINISH_NUMBERS: dict[str, Callable[[list[Any]], Any]] = {
-    "sum": sum,
-    "avg": lambda numbers: sum(numbers) / len(numbers),
-    "max": max,
-    "min": min,
-    "prod": math.prod,
-}
-
-
-def _possible(parts: list[Array], want: Array, kinds: Sequence[str]) -> list[Placement]:
-    """R and P(...), without those that two elements already rule out: most are, and this costs little."""
-    candidates = [R, *(P(kind) for kind in kinds_for(want, "data", kinds))]
-    if want.dtype.kind not in "fi" or want.size == 0:
-        return candidates
-    for place in {want.size // 2, want.size - 1}:
-        goal = want.item(place)
-        numbers = [part.item(place) for part in parts]
-        if goal != goal or abs(goal) == math.inf:
-            continue
-        loose = 1e-6 * max(abs(goal), *map(abs, numbers)) + 1e-300
-        candidates = [p for p in candidates if not abs(_finished(p, numbers) - goal) > loose]
-    return candidates
-
-
-def _finished(placement: Placement, numbers: list[Any]) -> Any:
-    return numbers[-1] if placement is R else _FINISH_NUMBERS[placement.reduce](numbers)
-
-
-def _lies(parts: list[Array], want: Array, placement: Placement) -> bool:
-    whole = assemble(parts, placement)
-    if whole is None:
-        return False
-    scale: Array | float = 0.0
-    if placement.kind == "P" and want.dtype.kind in "fc":
-        scale = np.abs(np.stack(parts)).max(axis=0)
-    return same(whole, want, scale)
-
-
-def _varies(array: Array, alone: bool) -> bool:
-    """Whether an array has two different finite numbers: otherwise rules hold on it that hold nowhere else.
-
-    A single number will do if it is not 0 and stands beside larger tensors (not `alone`).
-    """
-    if array.size < 2:
-        return not alone and bool(
-            array.size and array.dtype.kind in "fiuc" and np.isfinite(array).all() and array.all()
-        )
-    finite = array[np.isfinite(array)] if array.dtype.kind in "fc" else array.reshape(-1)
-    return bool(finite.size > 1 and (finite != finite[0]).any())
 
 
 def _leaves(result: Any) -> Iterator[Any]:

@@ -14,6 +14,7 @@ by asking NumPy, on arrays without elements) and writes down an op.  What NumPy 
 | `ufuncs`, `contractions`, `reductions`, `norms` | families of functions: those that compute |
 | `shaping`, `joining`, `selecting`, `creating`, `indexing` | families of functions: those that arrange |
 | `evaluate`, `kernels`, `core_kernels` | `prepare`, `evaluate`, `run_graph`: computing ops |
+| `samples` | calls of every op, by which its rule is run and compared with what discovery finds |
 | `dtypes`, `trees` | names of element types, `ShapeDtype`; nested arguments |
 
 To extend: write ``@implements("name")`` over a function with NumPy's parameters in the family it belongs to, in terms
