@@ -9,8 +9,10 @@ way (a shape argument made local, a pending norm finished in its own way) is nev
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -31,6 +33,8 @@ QUESTIONS = 480
 WORLDS = (2, 3, 4)
 FREE_RUNS, MOVED_RUNS, HANDLER_RUNS = 8, 5, 60
 """Calls sent through the dispatcher: of rules that move nothing, of those that do, and of ops with a handler."""
+RULES_SHOWN = 4
+"""Wrong rules of one overload that get an entry and a script each; more of them have one cause, and are listed."""
 FAULTS_SHOWN = 40
 """Ways of one dispatcher's fault that are named: it shows in nearly all."""
 
@@ -94,7 +98,7 @@ class Judge:
         self.refused: dict[str, Sample] = {}
         self.raised: dict[str, str] = {}
         self.told: list[tuple[_SomeWays, dict[Inputs, Claim]]] = []
-        self.shown: set[str] = set()
+        self.shown: Counter[str] = Counter()
         self.cut_short = False
 
     def entries(self) -> list[Entry]:
@@ -330,9 +334,9 @@ class Judge:
     # ---- writing down --------------------------------------------------------------------------------------
 
     def _wrong(self, text: str, fault: Fault, kind: str, samples: int, why: str = "") -> Entry:
-        if kind in self.shown and kind not in ("rule", "cache"):
+        self.shown[kind] += 1
+        if self.shown[kind] > (RULES_SHOWN if kind in ("rule", "cache") else 1):
             return self._entry("wrong", text, why + fault.how, None, kind, samples)  # will be gathered into the first
-        self.shown.add(kind)
         small = simplified(fault)
         shown = whole_sample(small.case) or small.case.sample
         title = f"{self.operator.overload}, {text}"
@@ -353,17 +357,16 @@ class Judge:
 def _gathered(entries: list[Entry]) -> list[Entry]:
     """Faults of one cause as one entry: shards that no rule of the overload stands, a handler that is at fault."""
     kept: list[Entry] = []
-    first: dict[tuple[str, str], int] = {}
+    places: dict[str, list[int]] = {}
     for entry in entries:
-        key = (entry.verdict, entry.kind)
-        if entry.verdict != "wrong" or entry.kind in ("rule", "cache"):
-            kept.append(entry)
-        elif key not in first:
-            first[key] = len(kept)
+        shown = places.setdefault(entry.kind, []) if entry.verdict == "wrong" else []
+        most = RULES_SHOWN if entry.kind in ("rule", "cache") else 1
+        if len(shown) < most:
+            shown.append(len(kept))
             kept.append(entry)
         else:
-            place = first[key]
-            kept[place] = replace(kept[place], ways=(*kept[place].ways, entry.rule))
+            first = kept[shown[0]]
+            kept[shown[0]] = replace(first, ways=(*first.ways, entry.rule))
     return kept
 
 
@@ -443,6 +446,13 @@ def _averaged(placements: Iterable[Placement]) -> tuple[Placement, ...]:
 
 
 def _even(sample: Sample, inputs: Inputs) -> bool:
-    """Whether some number of devices cuts every sharded dim evenly: else DTensor may well refuse."""
-    sizes = [sample.tensors[i].shape[p.dim] for i, p in enumerate(inputs) if p.kind == "S"]
-    return not sizes or any(all(size % world == 0 for size in sizes) for world in (2, 3, 5, 7, 11, 13))
+    """Whether the oracle cut every sharded dim into equal shards of more than one element, of numbers that differ.
+
+    On unequal ones DTensor may well refuse; single ones and equal ones broadcast, and hold for the wrong reason.
+    """
+    sharded = [(sample.tensors[i], p.dim) for i, p in enumerate(inputs) if p.kind == "S"]
+    common = math.gcd(*(array.shape[dim] for array, dim in sharded)) if sharded else 2
+    world = next((n for n in (2, 3, 5, 7, 11, 13) if common % n == 0), 0)
+    return world > 0 and all(
+        array.shape[dim] > world and bool((array != array.take([0], axis=dim)).any()) for array, dim in sharded
+    )

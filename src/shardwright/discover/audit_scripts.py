@@ -81,7 +81,8 @@ def script(fault: Fault, title: str) -> str:
 
 def script_name(overload: str, rule: str) -> str:
     """A file name for the script of this rule."""
-    words = re.sub(r"[^A-Za-z0-9]+", "_", f"{overload.removeprefix('aten.')} {rule}".replace("->", "to"))
+    named = overload.removeprefix("aten.").replace("_.", " in place ")
+    words = re.sub(r"[^A-Za-z0-9]+", "_", f"{named} {rule}".replace("->", "to"))
     return f"{words.strip('_')[:100]}.py"
 
 

@@ -344,17 +344,19 @@ def _equalities(name: str, value: Any) -> Iterator[Atom]:
         none, given = Expr(f"{name} is None", f"{name} is None", uses), f"{name} is not None"
         yield Atom(none, lambda s, d: s.values.get(name) is None, 2, why)
         yield Atom(Expr(f"{name} is given", given, uses), lambda s, d: s.values.get(name) is not None, 2, why)
-    elif isinstance(value, (str, int, float)):
+    elif isinstance(value, (str, int)) or value in SPECIAL_FLOATS:
+        # A number that a sample happened to have explains nothing.
         for word, sense in (("==", True), ("!=", False)):
             yield _equality(name, value, word, sense)
+
+
+SPECIAL_FLOATS = (0.0, 0.5, 1.0, -1.0, 2.0, float("inf"), float("-inf"))
 
 
 def _equality(name: str, value: str | int | float, word: str, sense: bool) -> Atom:
     expr = Expr(f"{name} {word} {value!r}", f"{name} {word} {_literal(value)}", frozenset((name,)))
     why = f"{name} chooses the computation"
-    # A sign or a range says more than equality with a number that a sample happened to have.
-    cost = 3 if not isinstance(value, float) or value in (0.0, 1.0, 2.0, float("inf"), float("-inf")) else 6
-    return Atom(expr, lambda s, d: (s.values.get(name) == value) is sense, cost if sense else cost + 1, why)
+    return Atom(expr, lambda s, d: (s.values.get(name) == value) is sense, 3 if sense else 4, why)
 
 
 def _literal(value: str | int | float) -> str:

@@ -27,6 +27,8 @@ WORLDS = (2, 3, 4)
 MOST_COMBINATIONS = 40_000
 """Beyond this many input combinations not all are tried; `Table.restricted` then says which are."""
 
+FEWEST = 4
+"""Elements that a pending input must have: on fewer, too much holds by accident."""
 NO_EVEN_SHARDS = "failed on uneven shards, and no even ones could be cut"
 
 
@@ -363,10 +365,16 @@ class Oracle:
 
     def _says_nothing(self, inputs: Inputs, index: int, placement: Placement, oracles: Sequence[Oracle]) -> str:
         pending = [i for i, p in enumerate(inputs) if p.kind == "P"]
-        if (pending or placement.kind == "P") and not any(oracle.informative[index] for oracle in oracles):
-            return "the result is constant in every sample"
+        if pending or placement.kind == "P":
+            if not any(oracle.informative[index] for oracle in oracles):
+                return "the result is constant in every sample"
+            numbers = {oracle.truth[index].tobytes() for oracle in oracles}
+            if self.truth[index].size == 1 and len(oracles) > 1 and len(numbers) == 1:
+                return "the result is the same number in every sample"
         if any(not any(oracle.varies[i] for oracle in oracles) for i in pending):
             return "a pending input is constant in every sample"
+        if any(self.sample.tensors[i].size < FEWEST for i in pending):
+            return "a pending input is too small to tell"
         return ""
 
     def counterexample(
