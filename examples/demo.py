@@ -78,7 +78,19 @@ def show_reshard() -> None:
         print(f"  {step}")
 
 
+def show_discovery() -> None:
+    """The rule of a PyTorch operator, learned by running it."""
+    import torch
+
+    from shardwright.discover import analyze_and_synthesize
+
+    print("\n=== Any operator's rule, learned by running it on shards\n")
+    found = analyze_and_synthesize(torch.cross, "torch.cross", input_ndims=[2, 2], input_shape=(8, 3), dim_values=[1])
+    print(found["formatted"])
+
+
 if __name__ == "__main__":
     show_factors()
     show_program()
     show_reshard()
+    show_discovery()

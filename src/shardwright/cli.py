@@ -5,6 +5,7 @@ Nothing is computed here: each command reads its options, calls one function of 
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -159,7 +160,8 @@ def audit(
     click.echo(json.dumps(found.as_dict(), indent=2) if as_json else render_markdown(found, scripts=False))
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(render_markdown(found))
+        folder = "" if scripts is None else os.path.relpath(scripts, out.parent)
+        out.write_text(render_markdown(found, folder=folder))
     if scripts is not None:
         scripts.mkdir(parents=True, exist_ok=True)
         for entry in found.of("wrong"):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from .audit import Audit
 from .audit_judge import Entry
+from .audit_scripts import script_name
 
 _CHAPTERS = (
     ("rule", "Wrong rules", "Local computation does not give what the rule says, on evenly cut tensors."),
@@ -25,14 +26,18 @@ _CHAPTERS = (
 )
 
 
-def render_markdown(audit: Audit, scripts: bool = True) -> str:
-    """The findings, one entry per wrong rule, and tables of what was judged."""
+def render_markdown(audit: Audit, scripts: bool = True, folder: str = "") -> str:
+    """The findings, one entry per wrong rule, and tables of what was judged.
+
+    Each entry ends with its script, or with a link to it if the scripts are in a folder.
+    """
     lines = [
         "# Audit of PyTorch DTensor's sharding rules",
         "",
         f"torch {audit.torch}. {audit.registered} ATen overloads have a rule; {len(audit.overloads())} were judged on"
         f" samples of PyTorch's own test database. A rule is called wrong only if DTensor's dispatcher, run on the"
-        f" parts that the script shows, gives wrong numbers or fails.",
+        f" parts that the script shows, gives wrong numbers or fails. Make this page anew with"
+        f" `shardwright audit dtensor --out FILE --scripts DIR`.",
         "",
         *_counts(audit),
     ]
@@ -41,7 +46,7 @@ def render_markdown(audit: Audit, scripts: bool = True) -> str:
         if found:
             lines += [f"## {title}", "", words, ""]
             for entry in found:
-                lines += _wrong(entry, scripts)
+                lines += _wrong(entry, scripts, folder)
     lines += _missing(audit.of("missing"))
     lines += _unjudged(audit)
     return "\n".join(lines).rstrip() + "\n"
@@ -57,13 +62,16 @@ def _counts(audit: Audit) -> list[str]:
     return [*_table(rows), ""]
 
 
-def _wrong(entry: Entry, scripts: bool) -> list[str]:
+def _wrong(entry: Entry, scripts: bool, folder: str) -> list[str]:
     lines = [f"### `{entry.overload}`: {entry.rule}", "", f"{_sentence(entry.reason)}", ""]
     lines += [f"Inputs: {entry.sample}.", ""] if entry.sample else []
     if entry.ways:
         shown = "; ".join(entry.ways[:12])
         more = f"; and {len(entry.ways) - 12} more" if len(entry.ways) > 12 else ""
         lines += [f"Alike: {shown}{more}.", ""]
+    if folder and entry.script:
+        name = script_name(entry.overload, entry.rule)
+        return [*lines, f"Script: [{name}]({folder}/{name})", ""]
     return [*lines, "```python", entry.script.rstrip(), "```", ""] if scripts and entry.script else lines
 
 
