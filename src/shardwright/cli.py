@@ -133,8 +133,15 @@ def _check_book(ops: tuple[str, ...]) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print all entries as JSON.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write the findings as Markdown to FILE.")
 @click.option("--scripts", type=click.Path(path_type=Path), metavar="DIR", help="Write each fault's script to DIR.")
+@click.option("--emit", type=click.Path(path_type=Path), metavar="DIR", help="Write code for missing rules to DIR.")
 def audit(
-    what: str, operators: tuple[str, ...], jobs: int, as_json: bool, out: Path | None, scripts: Path | None
+    what: str,
+    operators: tuple[str, ...],
+    jobs: int,
+    as_json: bool,
+    out: Path | None,
+    scripts: Path | None,
+    emit: Path | None,
 ) -> None:
     """Which of DTensor's own sharding rules are wrong or missing: shardwright audit dtensor
 
@@ -143,6 +150,7 @@ def audit(
     import json
 
     from .discover.audit import audit_all
+    from .discover.audit_emit import emit_missing
     from .discover.audit_report import render_markdown
     from .discover.audit_scripts import script_name
 
@@ -166,6 +174,10 @@ def audit(
         scripts.mkdir(parents=True, exist_ok=True)
         for entry in found.of("wrong"):
             (scripts / script_name(entry.overload, entry.rule)).write_text(entry.script)
+
+    if emit is not None:
+        for overload, reason in emit_missing(found, emit, jobs, progress).items():
+            click.echo(f"no code for {overload}: {reason}", err=True)
 
 
 if __name__ == "__main__":

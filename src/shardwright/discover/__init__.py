@@ -20,7 +20,7 @@ How a rule is found, file by file:
 - ``report``: text, YAML, JSON, a line for the rule book; ``emit``, ``emit_source``, ``emit_tests``, ``emit_files``:
   DTensor code and its tests; ``book``: our own rule book against what is found.
 - ``dtensor``: what DTensor does; ``audit``, ``audit_cases``, ``audit_judge``, ``audit_samples``, ``audit_scripts``,
-  ``audit_report``: which of its rules are wrong or missing.
+  ``audit_report``, ``audit_emit``: which of its rules are wrong or missing.
 
 To extend: a generator is one decorated function (``inputs.generator``); a word for dims or a condition one function in
 ``cases``; a framework one ``Library`` and a function that makes `Operator`s.

@@ -21,13 +21,17 @@ def module_name(statement: Statement) -> str:
     return re.sub(r"\W", "_", name) + "_strategy"
 
 
-def write_files(statement: Statement, folder: Path, style: Style = "local") -> list[Path]:
-    """The strategy and its test file; run the tests with pytest in that folder."""
+def texts_of(statement: Statement, style: Style = "local") -> dict[str, str]:
+    """The strategy and its test file, by file name."""
     module = module_name(statement)
-    texts = {f"{module}.py": emit_strategy(statement), f"test_{module}.py": emit_tests(statement, module, style=style)}
+    return {f"{module}.py": emit_strategy(statement), f"test_{module}.py": emit_tests(statement, module, style=style)}
+
+
+def write_files(statement: Statement, folder: Path, style: Style = "local") -> list[Path]:
+    """Write both to a folder; run the tests with pytest there."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, text in texts.items():
+    for name, text in texts_of(statement, style).items():
         (folder / name).write_text(text)
         written.append(folder / name)
     return written
