@@ -118,7 +118,7 @@ def audit_all(
     outs = [name for name in calls if _writes_out(name)]
     audit = Audit(out_variants=tuple(outs), registered=len(registered))
     tasks = [(name, _task(name, calls[name], limit, seconds)) for name in sorted(calls) if name not in outs]
-    for done, outcome in enumerate(run_isolated(tasks, jobs=jobs, seconds=8 * seconds), start=1):
+    for done, outcome in enumerate(run_isolated(tasks, jobs=jobs, seconds=3 * seconds), start=1):
         audit.seconds[outcome.key] = round(outcome.seconds, 2)
         if outcome.value == []:
             audit.without_samples += (outcome.key,)

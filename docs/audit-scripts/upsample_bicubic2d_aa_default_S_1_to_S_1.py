@@ -1,0 +1,63 @@
+"""aten._upsample_bicubic2d_aa.default, S(1) -> S(1): raises RuntimeError: Non-empty 4D data tensor expected but
+got a tensor with sizes [2, 0, 2, 2].
+"""
+
+import torch
+import torch.distributed as dist
+from torch.distributed._local_tensor import LocalTensor, LocalTensorMode
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._pytree import tree_leaves
+
+RANKS = 3
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)  # 3 ranks in this process
+mesh = DeviceMesh("cpu", list(range(RANKS)))
+
+# per tensor: what each rank holds, and how the tensor lies
+TENSORS = [
+    ([
+        torch.tensor([[[[0.0, 0.0], [-1.0, 0.0]], [[-2.0, -1.0], [0.0, -1.0]]], [[[0.0, 0.0], [1.0, 0.0]], [[0.0, 1.0], [1.0, 0.0]]]], dtype=torch.float64),
+        torch.tensor([[[[0.0, 1.0], [0.0, 0.0]], [[0.0, 1.0], [1.0, 1.0]]], [[[0.0, 0.0], [1.0, -1.0]], [[-2.0, 1.0], [1.0, -1.0]]]], dtype=torch.float64),
+        torch.empty([2, 0, 2, 2], dtype=torch.float64),
+    ], Shard(1)),
+]
+
+def call(x0):
+    return torch.ops.aten._upsample_bicubic2d_aa.default(x0, [2, 2], False)
+
+
+def whole(parts, placement):
+    if isinstance(placement, Replicate):
+        return parts[0].clone()
+    if isinstance(placement, Shard):
+        return torch.cat(parts, placement.dim)
+    finish = {"sum": "sum", "avg": "mean", "max": "amax", "min": "amin", "product": "prod"}[placement.reduce_op]
+    return getattr(torch.stack(parts), finish)(0)
+
+
+def distributed(parts, placement):
+    local = LocalTensor({rank: part.clone() for rank, part in enumerate(parts)})
+    full = whole(parts, placement)
+    return DTensor.from_local(local, mesh, [placement], run_check=False, shape=full.shape, stride=full.stride())
+
+
+def seen_by_ranks(tensor):
+    full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return list(full._local_tensors.values()) if isinstance(full, LocalTensor) else [full]
+
+
+expected = [t for t in tree_leaves(call(*[whole(*x) for x in TENSORS])) if isinstance(t, torch.Tensor)]
+try:
+    with torch.no_grad(), LocalTensorMode(RANKS):
+        result = call(*[distributed(*x) for x in TENSORS])
+        found = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
+        placements = [getattr(t, "placements", ()) for t in found]
+        got = [seen_by_ranks(t) for t in found]
+except Exception as error:
+    raise AssertionError(f"expected {expected}\nDTensor raised {type(error).__name__}: {error}") from error
+for want, ranks, lies in zip(expected, got, placements):
+    for rank, seen in enumerate(ranks):
+        right = seen.shape == want.shape and torch.allclose(seen, want, rtol=1e-6, atol=1e-9, equal_nan=True)
+        assert right, f"expected\n{want}\ngot on rank {rank}, from a result that lies as {lies}\n{seen}"
+print("DTensor gives what is expected")
