@@ -7,6 +7,7 @@ costs, lowering) never sees the framework.
 | part | what it holds |
 |---|---|
 | `numpy` | NumPy: `trace` runs a function on tracer arrays; `prepare` and `evaluate` compute ops |
+| `torch` | PyTorch: `capture` and `capture_step` record ATen calls on fake tensors, up to whole training steps |
 
 To extend: a package with ``trace(fn, *args, **kwargs)`` (returns a graph, and how arguments and results fold into
 its inputs and outputs) and ``prepare(op, attrs, results)`` (returns what computes the op on a list of operands).

@@ -1,0 +1,178 @@
+"""Attention as one op, whatever the device.
+
+PyTorch picks flash, cuDNN, memory-efficient or plain attention by device and shape, and autograd then records that
+choice.  A captured program must not depend on it, so these operators stand in:
+
+| op | operands -> results |
+|---|---|
+| ``aten.scaled_dot_product_attention`` | q, k, v, mask -> out: where no gradient is asked for |
+| ``shardwright.attention`` | q, k, v, mask -> out, logsumexp: keeps what the backward op needs |
+| ``shardwright.attention_backward`` | grad, q, k, v, mask, out, logsumexp -> dq, dk, dv, and dmask if ``mask_grad`` |
+
+q is [..., heads, queries, width], k and v [..., kv heads, keys, width].  What computes them here is the plain formula;
+engines replace it by the device's kernel.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ...errors import TraceError
+
+_OPTIONS = "float dropout_p, bool is_causal, float scale, bool enable_gqa"
+_library: Any = torch.library  # untyped in part
+_LIBRARY = _library.Library("shardwright", "FRAGMENT")
+_LIBRARY.define(
+    "scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0., "
+    "bool is_causal=False, *, float? scale=None, bool enable_gqa=False) -> Tensor"
+)
+_LIBRARY.define(
+    f"attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, {_OPTIONS}, int draw, bool mask_grad) "
+    "-> (Tensor, Tensor)"
+)
+_LIBRARY.define(
+    "attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor? attn_mask, Tensor out, "
+    f"Tensor logsumexp, {_OPTIONS}, int draw, bool mask_grad) -> Tensor[]"
+)
+
+
+def _result(query: Any, value: Any) -> Any:
+    """Laid out as flash attention does: heads inside the sequence, so that merging heads is a view."""
+    *batch, heads, queries, _ = query.shape
+    return query.new_empty([*batch, queries, heads, value.shape[-1]]).transpose(-2, -3)
+
+
+def _inference_shape(query: Any, key: Any, value: Any, attn_mask: Any = None, *rest: Any, **options: Any) -> Any:
+    return _result(query, value)
+
+
+def _forward_shape(query: Any, key: Any, value: Any, *rest: Any) -> Any:
+    wide = torch.float64 if query.dtype == torch.float64 else torch.float32
+    return _result(query, value), query.new_empty(query.shape[:-1], dtype=wide)
+
+
+def _backward_shape(grad: Any, query: Any, key: Any, value: Any, attn_mask: Any, *rest: Any) -> Any:
+    made = [torch.empty_like(tensor) for tensor in (query, key, value)]
+    return [*made, torch.empty_like(attn_mask)] if rest[-1] else made
+
+
+def _scores(query: Any, key: Any, mask: Any, is_causal: bool, scale: float, wide: Any) -> Any:
+    scores = (query.to(wide) * scale) @ key.to(wide).transpose(-1, -2)
+    if is_causal:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        scores = scores.masked_fill(~seen, float("-inf"))
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
+    return scores
+
+
+def _grouped(tensor: Any, heads: int, enable_gqa: bool) -> Any:
+    """One key head serves several query heads."""
+    return tensor.repeat_interleave(heads // tensor.shape[-3], -3) if enable_gqa else tensor
+
+
+def _weights(scores: Any, logsumexp: Any) -> Any:
+    """Softmax; zeros, not NaN, for a query that sees no key."""
+    hidden = torch.isneginf(logsumexp).unsqueeze(-1)
+    return torch.exp(scores - logsumexp.unsqueeze(-1)).masked_fill(hidden, 0.0)
+
+
+def _no_dropout(dropout_p: float) -> None:
+    if dropout_p > 0:
+        raise TraceError(
+            "attention with dropout cannot be computed yet: its random numbers need a key and a step",
+            help="set the attention dropout of the model to 0",
+        )
+
+
+def _forward(
+    query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_causal: bool, scale: float, enable_gqa: bool,
+    draw: int, mask_grad: bool,
+) -> Any:  # fmt: skip
+    _no_dropout(dropout_p)
+    wide = torch.float64 if query.dtype == torch.float64 else torch.float32
+    heads = query.shape[-3] if enable_gqa else 1
+    scores = _scores(query, _grouped(key, heads, enable_gqa), mask, is_causal, scale, wide)
+    logsumexp = torch.logsumexp(scores, -1)
+    out = _weights(scores, logsumexp) @ _grouped(value, heads, enable_gqa).to(wide)
+    return out.to(query.dtype), logsumexp
+
+
+def _backward(
+    grad: Any, query: Any, key: Any, value: Any, mask: Any, out: Any, logsumexp: Any, dropout_p: float,
+    is_causal: bool, scale: float, enable_gqa: bool, draw: int, mask_grad: bool,
+) -> Any:  # fmt: skip
+    _no_dropout(dropout_p)
+    wide = logsumexp.dtype
+    heads = query.shape[-3] if enable_gqa else 1
+    keys, values = (_grouped(tensor, heads, enable_gqa).to(wide) for tensor in (key, value))
+    weights = _weights(_scores(query, keys, mask, is_causal, scale, wide), logsumexp)
+    grad = grad.to(wide)
+    towards_out = (grad * out.to(wide)).sum(-1, keepdim=True)
+    d_scores = weights * (grad @ values.transpose(-1, -2) - towards_out)
+    found = [
+        (d_scores @ keys * scale).to(query.dtype),
+        _ungrouped(d_scores.transpose(-1, -2) @ query.to(wide) * scale, key),
+        _ungrouped(weights.transpose(-1, -2) @ grad, value),
+    ]
+    return [*found, d_scores.sum_to_size(mask.shape).to(mask.dtype)] if mask_grad else found
+
+
+def _ungrouped(grad: Any, tensor: Any) -> Any:
+    if grad.shape != tensor.shape:
+        grad = grad.unflatten(-3, (tensor.shape[-3], -1)).sum(-3)
+    return grad.to(tensor.dtype)
+
+
+def _save(ctx: Any, inputs: Any, output: Any) -> None:
+    query, key, value, mask, *options = inputs
+    ctx.save_for_backward(query, key, value, mask, *output)
+    ctx.options = options
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
+
+
+def _gradient(ctx: Any, grad: Any, _: Any) -> Any:
+    none = [None] * len(ctx.options)
+    if grad is None:
+        return (None, None, None, None, *none)
+    made = torch.ops.shardwright.attention_backward(grad, *ctx.saved_tensors, *ctx.options)
+    return (*made[:3], made[3] if ctx.options[-1] else None, *none)
+
+
+_library.register_fake("shardwright::scaled_dot_product_attention", _inference_shape, lib=_LIBRARY)
+_library.register_fake("shardwright::attention", _forward_shape, lib=_LIBRARY)
+_library.register_fake("shardwright::attention_backward", _backward_shape, lib=_LIBRARY)
+_LIBRARY.impl("attention", _forward, "CompositeExplicitAutograd")
+_LIBRARY.impl("attention_backward", _backward, "CompositeExplicitAutograd")
+_library.register_autograd("shardwright::attention", _gradient, setup_context=_save, lib=_LIBRARY)
+
+
+def whole_attention(
+    draw: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """What `torch.nn.functional.scaled_dot_product_attention` is while a program is captured."""
+    if torch.is_autocast_enabled("cpu"):
+        narrow = torch.get_autocast_dtype("cpu")
+        query, key, value = (tensor.to(narrow) for tensor in (query, key, value))
+        attn_mask = attn_mask.to(narrow) if attn_mask is not None and attn_mask.is_floating_point() else attn_mask
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    tensors = (query, key, value, attn_mask)
+    wanted = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+    options = (float(dropout_p), bool(is_causal))
+    if not wanted and not dropout_p:
+        inference = torch.ops.shardwright.scaled_dot_product_attention
+        return inference(*tensors, *options, scale=scale, enable_gqa=enable_gqa)
+    mask_grad = attn_mask is not None and attn_mask.requires_grad and torch.is_grad_enabled()
+    number = draw() if dropout_p else -1
+    return torch.ops.shardwright.attention(*tensors, *options, scale, enable_gqa, number, mask_grad)[0]

@@ -1,0 +1,106 @@
+"""Computing ops with PyTorch.
+
+`prepare` looks at an op once and returns a function of its operands.  Sizes come from the result's type, never from
+attributes: on a device the result is a shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ...errors import GraphError
+from ...ir.graph import Graph, TensorType
+from . import attention as _attention  # noqa: F401  registers operators
+from .dtypes import tensor_type, torch_dtype
+from .kernels import KERNELS
+from .signatures import find_op, signature
+from .sizes import OPERAND_SIZES, local_sizes
+
+Prepared = Callable[[Sequence[Any]], tuple[Any, ...]]
+
+
+def prepare(op: str, attrs: Mapping[str, Any], results: Sequence[TensorType], device: Any = None) -> Prepared:
+    """A function that computes an op: it takes the operands (None for absent ones, lists for list operands).
+
+    ``device`` is where ops without operands put their result.
+
+    >>> fold = prepare("aten.view", {"size": (2, 3)}, [TensorType((3, 1), "f32")])
+    >>> fold([torch.zeros(3)])[0].shape
+    torch.Size([3, 1])
+    """
+    make = KERNELS.get(op)
+    if make is not None:
+        kernel = make(attrs, results, device)
+        return lambda operands: (kernel(*operands),)
+    attrs = dict(attrs)
+    absent = attrs.pop("absent", ())
+    form = signature(find_op(op))
+    sizes = OPERAND_SIZES.get(op)
+    call = form.join(local_sizes(op, attrs, results), device)
+    if sizes is not None:
+
+        def call(operands: Sequence[Any]) -> Any:
+            whole = [
+                operand if operand is None else operand.contiguous() for operand in operands
+            ]  # a shard need not be
+            return form.join(sizes(attrs, operands), device)(whole)
+
+    def run(operands: Sequence[Any]) -> tuple[Any, ...]:
+        made = call(operands)
+        if isinstance(made, torch.Tensor):
+            return (made,)
+        flat: list[Any] = []
+        for item in made:
+            flat.extend(item) if isinstance(item, list | tuple) else flat.append(item)
+        return tuple(item for i, item in enumerate(flat) if i not in absent) if absent else tuple(flat)
+
+    return run
+
+
+def evaluate(
+    op: str, attrs: Mapping[str, Any], operands: Sequence[Any], results: Sequence[TensorType]
+) -> tuple[Any, ...]:
+    """Compute one op.
+
+    >>> evaluate("aten.sum.dim_IntList", {"dim": (0,), "keepdim": False, "dtype": None},
+    ...          [torch.ones(3, 2)], [TensorType((2,), "f32")])
+    (tensor([3., 3.]),)
+    """
+    return prepare(op, attrs, results)(operands)
+
+
+def run_graph(graph: Graph, inputs: Sequence[Any], device: Any = None) -> list[Any]:
+    """Evaluate a graph on whole tensors; values are dropped after their last use."""
+    if len(inputs) != len(graph.inputs):
+        raise GraphError(f"{graph.name} takes {len(graph.inputs)} inputs, not {len(inputs)}")
+    values: dict[int, Any] = {}
+    for value, given in zip(graph.inputs, inputs):
+        if tensor_type(given) != graph.type(value):
+            kinds = f"{graph.type(value)}, not {tensor_type(given)}"
+            raise GraphError(f"%{graph.values[value].name} of {graph.name} is {kinds}")
+        values[value] = given.detach()
+    last = {value: n for n, node in enumerate(graph.nodes) for value in node.inputs}
+    kept = set(graph.outputs)
+    with torch.no_grad():
+        for n, node in enumerate(graph.nodes):
+            operands = [
+                [values[value] for value in operand] if isinstance(operand, tuple) else None if operand is None else
+                values[operand]
+                for operand in node.operands
+            ]  # fmt: skip
+            types = graph.types(node.results)
+            made = prepare(node.op, dict(node.attrs), types, device)(operands)
+            for value, result, type in zip(node.results, made, types, strict=True):
+                if tuple(result.shape) != type.shape or result.dtype != torch_dtype(type.dtype):
+                    raise GraphError(
+                        f"{node.op} gave {tensor_type(result)} where the graph says {type}",
+                        rows=[("at", str(node.source))] if node.source else (),
+                    )
+                values[value] = result
+            for value in {*node.inputs, *node.results}:
+                if last.get(value, n) <= n and value not in kept:
+                    del values[value]
+    return [values[value] for value in graph.outputs]

@@ -1,0 +1,37 @@
+"""Everything taken from PyTorch's private modules, in one place, with the reason.
+
+None of these has a public equivalent in 2.11 to 2.13; `make_fx` and `torch.export` are built on the same ones.
+"""
+
+from __future__ import annotations
+
+from torch._C import _current_autograd_node as current_autograd_node  # which forward op a backward op belongs to
+from torch._C._autograd import _get_sequence_nr as next_sequence_number  # numbers autograd nodes as they are made
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import (  # tensors with shapes and no numbers
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+    unset_fake_temporarily,
+)
+from torch.utils._python_dispatch import TorchDispatchMode  # sees every ATen call below autograd
+from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten  # knows users' classes
+
+__all__ = [
+    "DataDependentOutputException",
+    "DynamicOutputShapeException",
+    "FakeTensor",
+    "FakeTensorMode",
+    "OpOverload",
+    "TorchDispatchMode",
+    "UnsupportedOperatorException",
+    "current_autograd_node",
+    "keystr",
+    "next_sequence_number",
+    "tree_flatten",
+    "tree_flatten_with_path",
+    "tree_unflatten",
+    "unset_fake_temporarily",
+]

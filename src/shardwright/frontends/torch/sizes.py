@@ -1,0 +1,63 @@
+"""Parameters that repeat a size of the result, or of an operand, and so mean another number on a shard.
+
+While a program is captured they are spelled out (``view(-1)`` becomes the size it has); when an op is computed they
+are taken from the result's type.  To extend: add the op here, or a kernel to `kernels` if that is not enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...ir.graph import TensorType
+
+_SIZE = (
+    "view", "_unsafe_view", "reshape", "_reshape_alias", "expand", "full", "zeros", "ones", "empty",
+    "empty.memory_format", "rand", "randn", "randint", "randint.low", "new_zeros", "new_ones", "new_full", "new_empty",
+)  # fmt: skip
+_INPUT_SIZES = ("slice_backward", "select_backward", "diagonal_backward", "unfold_backward")
+_INPUT_SIZE = tuple(
+    f"upsample_{kind}_backward"
+    for kind in ("nearest1d", "nearest2d", "nearest3d", "_nearest_exact2d", "linear1d", "bilinear2d", "bicubic2d",
+                 "trilinear3d")
+)  # fmt: skip
+
+WHOLE_SHAPE: dict[str, str] = {
+    **dict.fromkeys((f"aten.{name}" for name in _SIZE), "size"),
+    **dict.fromkeys((f"aten.{name}" for name in _INPUT_SIZES), "input_sizes"),
+    **dict.fromkeys((f"aten.{name}" for name in _INPUT_SIZE), "input_size"),
+    "aten.value_selecting_reduction_backward": "sizes",
+}
+"""The parameter that is the shape of the (only) result."""
+
+
+def local_sizes(op: str, attrs: dict[str, Any], results: Sequence[TensorType]) -> dict[str, Any]:
+    """Attributes with the sizes that the results have here.
+
+    >>> local_sizes("aten.zeros", {"size": (8, 4)}, [TensorType((2, 4))])
+    {'size': (2, 4)}
+    """
+    if op in WHOLE_SHAPE:
+        return {**attrs, WHOLE_SHAPE[op]: results[0].shape}
+    if op in ("aten.embedding_dense_backward", "aten._embedding_bag_dense_backward"):
+        return {**attrs, "num_weights": results[0].shape[0]}
+    if op == "aten.convolution_backward" and attrs["bias_sizes"] is not None:
+        return {**attrs, "bias_sizes": results[-1].shape}
+    return attrs
+
+
+def _group_norm(position: int) -> Callable[[dict[str, Any], Sequence[Any]], dict[str, Any]]:
+    def sizes(attrs: dict[str, Any], operands: Sequence[Any]) -> dict[str, Any]:
+        """Channels are split by whole groups, so the number of groups shrinks with them."""
+        count, channels, *space = operands[position].shape
+        area = 1
+        for size in space:
+            area *= size
+        groups = attrs["group"] * channels // attrs["C"]
+        return {**attrs, "N": count, "C": channels, "HxW": area, "group": groups}
+
+    return sizes
+
+
+OPERAND_SIZES = {"aten.native_group_norm": _group_norm(0), "aten.native_group_norm_backward": _group_norm(1)}
+"""Ops whose sizes are those of an operand, known only when they run."""
