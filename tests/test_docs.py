@@ -14,15 +14,14 @@ from shardwright.cli import main
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+PRINTING = [page for page in PAGES if "```text" in (ROOT / "docs" / page).read_text()]
 MARK = "----8<----"
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", PRINTING)
 def test_blocks_print_what_the_page_says(page: str, tmp_path: Path) -> None:
     text = (ROOT / "docs" / page).read_text()
     blocks = re.findall(r"```python\n(.*?)```(?:\s+```text\n(.*?)```)?", text, re.DOTALL)
-    if not any(said for _, said in blocks):
-        pytest.skip("no block of this page prints")
     (tmp_path / "page.py").write_text(f'\nprint("{MARK}")\n'.join(code for code, _ in blocks))
     done = subprocess.run([sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr

@@ -49,6 +49,7 @@ def discover_all(
 ) -> list[Verdict]:
     """Discover each operator in a process of its own; write files to `out`, skipping those that are there."""
     versions = _versions()
+    _warm()
     verdicts: dict[str, Verdict] = {}
     missing = []
     for name in names:
@@ -122,6 +123,16 @@ def _kind_of_reason(reason: str) -> str:
 def file_of(out: Path, name: str) -> Path:
     """The file of an operator; only letters, digits, dots and dashes reach the file system."""
     return out / (re.sub(r"[^A-Za-z0-9_.\-]", "_", name) + ".yaml")
+
+
+def _warm() -> None:
+    """Load what every child needs before forking; threads do not survive a fork, and small tensors want none."""
+    import torch
+
+    from .torch_samples import opinfo_available
+
+    torch.set_num_threads(1)
+    opinfo_available()
 
 
 def _versions() -> dict[str, Any]:
