@@ -44,7 +44,7 @@ def discover_all(
     out: Path | None = None,
     jobs: int = 1,
     effort: Effort = QUICK,
-    seconds: float = 60.0,
+    seconds: float = 30.0,
     progress: Callable[[Verdict, int, int], None] = lambda verdict, done, of: None,
 ) -> list[Verdict]:
     """Discover each operator in a process of its own; write files to `out`, skipping those that are there."""
