@@ -14,7 +14,7 @@ import numpy as np
 
 from . import adversarial_arithmetic, adversarial_index, adversarial_linear, adversarial_order
 from .inputs import EVERY, Domain, Drawn, Generator, Shape, cast, counting, generator, plain_name, whole
-from .operator import Array, Operator, Sample, slots_in
+from .operator import Array, Operator, Sample, leaves, slots_in
 
 FAMILIES = (adversarial_arithmetic, adversarial_index, adversarial_linear, adversarial_order)
 
@@ -310,14 +310,8 @@ def legal(operator: Operator, sample: Sample) -> bool:
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            results = _leaves(operator.call(*args, **kwargs))
+            results = leaves(operator.call(*args, **kwargs))
         arrays = [library.array(value) for value in results if library.is_tensor(value)]
     except Exception:  # whatever the library raises: the call is not legal
         return False
     return bool(arrays) and all(a.size == 0 or bool(np.isfinite(a).any()) for a in arrays)
-
-
-def _leaves(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        value = list(value.values())
-    return [leaf for item in value for leaf in _leaves(item)] if isinstance(value, (list, tuple)) else [value]

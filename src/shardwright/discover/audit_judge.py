@@ -102,7 +102,7 @@ class Judge:
         self.cut_short = False
 
     def entries(self) -> list[Entry]:
-        reason = _never_judged(self.operator)
+        reason = self.operator.never_judged
         if reason:
             return [self._entry("cannot judge", "every rule", reason)]
         for sample in self.samples:
@@ -384,14 +384,6 @@ def rule_text(inputs: Inputs, answer: Claim) -> str:
 
 def _lying(placements: Iterable[object]) -> str:
     return ", ".join("-" if p is None else str(p) for p in placements)
-
-
-def _never_judged(operator: Operator) -> str:
-    if operator.random:
-        return "its numbers are random"
-    if "empty" in operator.short_name:
-        return "its result is not initialised"
-    return ""
 
 
 def _chosen(ways: list[Inputs], most: int, seed: int) -> list[Inputs]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from .encode import ENCODINGS, assemble, chunk_sizes, kinds_for, same, shard_grade, split
 from .judge import fitting, lies, varies
-from .operator import Array, Operator, Sample, Slot, slots_in
+from .operator import Array, Operator, Sample, Slot, leaves, slots_in
 from .placement import KINDS, Placement, R, S, placements
 from .table import GRADES, Inputs, Table
 
@@ -153,8 +153,8 @@ class Oracle:
     def _refusal(self) -> str:
         """Why this sample cannot be judged; sets the true results on the way."""
         self._write_only = _write_only_slots(self.operator, self.sample)
-        if self.operator.random:
-            return "its numbers are random"
+        if self.operator.never_judged:
+            return self.operator.never_judged
         if not self.sample.tensors:
             return "it takes no tensor"
         if max((array.size for array in self.sample.tensors), default=0) == 0:
@@ -200,7 +200,7 @@ class Oracle:
         result = self.operator.call(*args, **kwargs)
         if self._mutated:
             result = [tensors[i] for i in self._mutated]
-        return [library.array(leaf) for leaf in _leaves(result) if library.is_tensor(leaf)]
+        return [library.array(leaf) for leaf in leaves(result) if library.is_tensor(leaf)]
 
     def held(self, index: int, placement: Placement, world: int, encoding: str) -> list[Any]:
         """What each device holds of a tensor, as the library's own."""
@@ -414,14 +414,6 @@ def _few_at_a_time(choices: Sequence[tuple[Placement, ...]]) -> Iterator[Inputs]
         for placement in dict.fromkeys(p for choice in choices for p in choice[1:]):
             # Those that cannot lie so (a smaller rank, an index) are replicated.
             yield tuple(placement if placement in choice else R for choice in choices)
-
-
-def _leaves(result: Any) -> Iterator[Any]:
-    if isinstance(result, (list, tuple)):
-        for item in result:
-            yield from _leaves(item)
-    else:
-        yield result
 
 
 def _mutated_slots(operator: Operator, sample: Sample) -> list[int]:

@@ -37,7 +37,7 @@ from .operator import REQUIRED, Argument, Operator, slots_in
 from .placement import R
 from .statement import Rule, ShardedOn, Statement, Term
 
-_NEVER_SHAPES = ("float", "float?", "Generator", "Generator?", "Device", "Device?", "Generator ?")
+_NEVER_SHAPES = ("float", "float?", "Generator", "Generator?", "Device", "Device?")
 """Types of arguments on which neither a result's shape nor its dtype depends."""
 
 _OPTIONS = '''\

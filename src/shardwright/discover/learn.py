@@ -124,6 +124,7 @@ def state(operator: Operator, tables: Sequence[Table], drawn: Sequence[Generator
         held_out=found.held_out,
         disagreements=(*found.disagreements, *again.failures),
         confirmed=f"{again.pairs} pairs of rows on a 2x2 mesh, {again.rows} rows in float32",
+        restricted="; ".join(dict.fromkeys(table.restricted for table in live if table.restricted)),
         inserts=found.inserts,
         combinations=sum(table.combinations for table in live),
     )

@@ -80,6 +80,13 @@ class Operator:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def never_judged(self) -> str:
+        """Why no run of it can be compared with another; empty if it can."""
+        if self.random:
+            return "its numbers are random"
+        return "its result is not initialised" if "empty" in self.short_name.split("_") else ""
+
+    @property
     def short_name(self) -> str:
         """The name without its module, by which generators are registered: ``cross``."""
         parts = (self.overload or self.name).split(".")
@@ -153,6 +160,15 @@ class Sample:
         """Shapes, dtypes and other arguments: samples with equal keys teach the same."""
         dtypes = tuple(tensor.dtype.str for tensor in self.tensors)
         return self.shapes, dtypes, tuple(sorted((k, repr(v)) for k, v in self.values(operator).items()))
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """What a call returned, lists and tuples looked through."""
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from leaves(item)
+    else:
+        yield value
 
 
 def slots_in(value: object) -> Iterator[Slot]:

@@ -63,6 +63,8 @@ def as_dict(statement: Statement) -> dict[str, Any]:
         found["confirmed"] = statement.confirmed
     if statement.combinations:
         found["combinations"] = statement.combinations
+    if statement.restricted:
+        found["combinations_tried"] = statement.restricted
     if statement.variants:
         found["rules_of_other_calls"] = [_rule_dict(rule) for rule in statement.variants]
     if statement.refused:
@@ -313,6 +315,8 @@ def _footer(statement: Statement) -> Iterator[str]:
     yield "  tested on " + ", ".join(seen)
     if statement.confirmed:
         yield f"  confirmed: {statement.confirmed}"
+    if statement.restricted:
+        yield f"  too many combinations for all, tried: {statement.restricted}"
     other = [f"{len(rule.inputs)} tensors: {rule}" for rule in statement.variants if not rule.all_replicated]
     for title, items in (
         ("calls with another number of tensors", other),

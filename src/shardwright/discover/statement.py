@@ -111,6 +111,8 @@ class Statement:
     """Held-out cases that the statement gets wrong."""
     confirmed: str = ""
     """What was tried again on a mesh of two axes and in float32."""
+    restricted: str = ""
+    """Which combinations were tried, where there were too many for all."""
     inserts: int = 0
     """How many dims the operator adds before its dim arguments count: 1 for unsqueeze, whose dim may be the rank."""
     refused: str = ""

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .operator import Operator, Sample, slots_in
+from .operator import Operator, Sample, leaves, slots_in
 
 
 def widened(operator: Operator, samples: Sequence[Sample], limit: int) -> list[Sample]:
@@ -101,7 +101,7 @@ def runs(operator: Operator, sample: Sample) -> bool:
         result = operator.call(*args, **kwargs)
     except Exception:  # whatever the library raises: this call is no sample
         return False
-    return any(library.is_tensor(item) for item in (result if isinstance(result, (list, tuple)) else (result,)))
+    return any(library.is_tensor(item) for item in leaves(result))
 
 
 def describe(operator: Operator, sample: Sample) -> str:
