@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import inf, nan, prod
 from typing import Any
 
@@ -196,6 +197,12 @@ def factor_shardings(draw: st.DrawFn) -> FactorSharding:
             if names and draw(st.booleans()):
                 name = draw(st.sampled_from(names))
                 chosen[name] = (*chosen.get(name, ()), str(part))
+    # A minor factor of a dim may be split only under a fully split major one; taking one away may bare another.
+    pairs = [(rule.factors[a], rule.factors[b].name) for t in rule.tensors for dim in t for a, b in pairwise(dim)]
+    for _ in rule.factors:
+        for major, minor in pairs:
+            if prod(mesh.axis(part).size for part in chosen.get(major.name, ())) != major.size:
+                chosen.pop(minor, None)
     return FactorSharding.of(rule, mesh, chosen)
 
 
