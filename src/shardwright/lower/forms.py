@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..ir.graph import Attr, Node, Operand, TensorType
-from ..propagate.complete import Decision
+from ..propagate.complete import Complete, Decision
+from ..propagate.parts import complete_parts, parts_of
+from ..rules.registry import find
 from ..spec.axes import Axes
 from ..spec.sharding import ShardingSpec
 
@@ -46,6 +48,16 @@ class FormContext:
         node = self.decision.node
         return self.lowering.emit(op, operands, value.type, self.specs[0], value.name, said, (), node, origin)
 
+    def attr(self, name: str, default: Attr = None) -> Attr:
+        """An attribute, in the words of the vocabulary that forms know."""
+        record = find(self.node.op)
+        if record is None or record.same_as is None:
+            return self.node.attr(name, default)
+        first = self.lowering.graph.type(self.node.inputs[0]).rank if self.node.inputs else 0
+        last = self.lowering.graph.type(self.node.results[0]).rank
+        attrs = record.same_as(dict(self.node.attrs), first, last)[1]
+        return attrs.get(name, default)
+
     def shape(self, operand: int) -> tuple[int, ...]:
         return self.lowering.graph.values[self.node.inputs[operand]].shape
 
@@ -58,18 +70,61 @@ Form = Callable[[FormContext], tuple[int, ...]]
 
 def take(context: FormContext) -> tuple[int, ...]:
     """Lookup in a table whose rows are split: each device looks up the rows it has and leaves zero elsewhere."""
-    axis = context.node.attr("axis")
+    axis = _int(context.attr("axis"))
     size = context.shape(0)[axis]
     offset = context.offset(size, context.axes)
     return (context.result("core.take", (*context.operands, offset), axis=axis, size=size),)
+
+
+def take_along(context: FormContext) -> tuple[int, ...]:
+    """One lookup for each element of the index, in a table that is split along the looked-up dim: likewise."""
+    axis = _int(context.node.attr("dim")) % len(context.shape(0))
+    size = context.shape(0)[axis]
+    offset = context.offset(size, context.axes)
+    return (context.result("core.take_along", (*context.operands, offset), axis=axis, size=size),)
+
+
+def take_grad(context: FormContext) -> tuple[int, ...]:
+    """Rows summed where an index points: each device sums those that fall into its part of the table."""
+    size = context.lowering.graph.values[context.node.results[0]].shape[0]
+    offset = context.offset(size, context.axes)
+    ignored = _int(context.node.attr("padding_idx", -1))
+    return (context.result("core.take_grad", (*context.operands, offset), size=size, ignored=ignored),)
+
+
+def once(context: FormContext) -> tuple[int, ...]:
+    """Operands that lack the split factor are added to a sum over it: they count on one device only."""
+    rule = context.decision.rule
+    assert rule is not None
+    split = [f for f, factor in enumerate(rule.factors) if factor.form == "once" and context.decision.axes[f]]
+    operands = list(context.operands)
+    for i, mapped in enumerate(rule.operands):
+        if not any(f in dim for f in split for dim in mapped):
+            operands[i] = context.lowering.pend(context.node.inputs[i], context.decision.operands[i], context.axes)
+    return context.lowering.call(context.node, context.decision, tuple(operands))
+
+
+def parts(context: FormContext) -> tuple[int, ...]:
+    """The op in its parts, with what they need to exchange."""
+    inner = parts_of(context.lowering.graph, context.node)
+    assert inner is not None  # or `complete` would have said so
+    decision = context.decision
+    found = complete_parts(inner, context.lowering.complete.mesh, decision.operands, decision.results)
+    assert isinstance(found, Complete)
+    return context.lowering.inline(found, context.node, decision, context.operands)
+
+
+def _int(value: object) -> int:
+    assert isinstance(value, int), value
+    return value
 
 
 def arange(context: FormContext) -> tuple[int, ...]:
     """Numbers counted from where the shard begins."""
     size = context.lowering.graph.values[context.node.results[0]].shape[0]
     offset = context.offset(size, context.axes)
-    attrs = dict(context.node.attrs)
-    return (context.result("core.arange", (offset,), start=attrs["start"], step=attrs["step"]),)
+    start, step = context.attr("start"), context.attr("step")
+    return (context.result("core.arange", (offset,), start=start, step=step),)
 
 
 def triangle(lower: bool) -> Form:
@@ -80,13 +135,17 @@ def triangle(lower: bool) -> Form:
         rows = context.offset(shape[-2], context.axes_of(len(shape) - 2, spec))
         columns = context.offset(shape[-1], context.axes_of(len(shape) - 1, spec))
         operands = (*context.operands, rows, columns)
-        return (context.result("core.triangle", operands, k=context.node.attr("k", 0), lower=lower),)
+        return (context.result("core.triangle", operands, k=context.attr("k", 0), lower=lower),)
 
     return form
 
 
 FORMS: dict[str, Form] = {
     "take": take,
+    "take_along": take_along,
+    "take_grad": take_grad,
+    "once": once,
+    "parts": parts,
     "arange": arange,
     "lower_triangle": triangle(lower=True),
     "upper_triangle": triangle(lower=False),

@@ -8,14 +8,14 @@ the per-op pipeline: `infer_output_sharding`, `reshard_inputs`, `get_shard_args`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..ir.graph import Attrs, Graph, Node, Operand, TensorType
 from ..ir.program import Instr, Local, Program, check_program
 from ..propagate.complete import Complete, Decision
 from ..spec.axes import Axes
 from ..spec.reshard import Step, reshard
-from ..spec.sharding import ShardingSpec
+from ..spec.sharding import ShardingSpec, sort_partial
 from .forms import FORMS, FormContext
 
 LOCAL_STEPS = {"slice": "core.slice", "to_partial": "core.to_partial"}
@@ -96,6 +96,11 @@ class Lowering:
             name, axes = forms[0]
             context = FormContext(self, node, decision, operands, specs, axes)
             return FORMS[name](context)
+        return self.call(node, decision, operands)
+
+    def call(self, node: Node, decision: Decision, operands: tuple[Operand, ...]) -> tuple[int, ...]:
+        """The op itself, on local shards."""
+        specs = infer_output_sharding(decision)
         results = tuple(self.new_value(value, spec) for value, spec in zip(node.results, specs))
         self.instrs.append(
             Instr(node.op, operands, results, node.attrs, node=decision.node, source=node.source, views=node.views)
@@ -155,6 +160,40 @@ class Lowering:
         made = self.new_local(type, spec, name, origin)
         source = self.graph.nodes[node].source if node is not None else None
         self.instrs.append(Instr(op, operands, (made,), attrs, axes, node=node, source=source))
+        return made
+
+    def pend(self, value: int, spec: ShardingSpec, axes: Axes) -> int:
+        """A copy that counts once in a sum over these axes."""
+        pending = sort_partial([*spec.partial, *((axis, "sum") for axis in axes)], self.complete.mesh)
+        target = ShardingSpec.make(self.complete.mesh, spec.dims, pending)
+        if target not in self.copies[value]:
+            local = self.copy_in(value, spec, "")
+            step = Step("to_partial", axes, spec, target, 0, 0, reduction="sum")
+            self.copies[value][target] = self.step(value, local, step, "counts once")
+        return self.copies[value][target]
+
+    def inline(
+        self, inner: Complete, node: Node, decision: Decision, operands: tuple[Operand, ...]
+    ) -> tuple[int, ...]:
+        """The instructions of an op's parts in its place."""
+        sub = Lowering(inner.graph, inner, self.values, self.instrs, names=self.names)
+        flat = [v for o in operands if o is not None for v in (o if isinstance(o, tuple) else (o,))]
+        for value, spec, local in zip(inner.graph.inputs, inner.inputs, flat, strict=True):
+            sub.copies[value] = {spec.closed(): local}
+        values, instrs = len(self.values), len(self.instrs)
+        for part in inner.decisions:
+            sub.node(part)
+        made = tuple(
+            sub.copy_in(value, spec, f"result of node {decision.node} {node.op}")
+            for value, spec in zip(inner.graph.outputs, inner.outputs)
+        )
+        origins = dict(zip(made, node.results))
+        for i in range(values, len(self.values)):
+            self.values[i] = replace(self.values[i], origin=origins.get(i))
+        for n in range(instrs, len(self.instrs)):
+            instr = self.instrs[n]
+            whose = decision.node if any(value in origins for value in instr.results) else None
+            self.instrs[n] = replace(instr, node=whose, source=node.source)
         return made
 
     def copy_in(self, value: int, spec: ShardingSpec, cause: str) -> int:

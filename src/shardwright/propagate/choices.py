@@ -21,7 +21,7 @@ from .project import project
 
 MOST_PLACEMENTS = 64
 """How many ways to place axes that lost their factor are looked at."""
-FORM_PENDING = {"take": "sum"}
+FORM_PENDING = {"take": "sum", "take_along": "sum"}
 """Local forms that leave their result pending when their factor is split, and how."""
 
 

@@ -21,6 +21,7 @@ from ..spec.rule import OpShardingRule
 from ..spec.sharding import ShardingSpec
 from .choices import Choice, choices, forced_choices, legal_spec
 from .engine import RuleOf
+from .parts import complete_parts, in_parts, parts_of
 
 Spec = ShardingSpec | None
 
@@ -57,6 +58,8 @@ class Complete:
     outputs: tuple[ShardingSpec, ...]
     notes: tuple[str, ...] = ()
     """What a user should know: ops without a rule, axes cut back."""
+    moved: int = 0
+    """Bytes that one device sends."""
 
 
 def complete(
@@ -89,6 +92,7 @@ class _Completer:
     forced: dict[int, Sequence[Axes]]
     copies: dict[int, list[ShardingSpec]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    moved: int = 0
 
     def run(self) -> Complete:
         inputs = []
@@ -98,7 +102,8 @@ class _Completer:
             self.copies[value] = [inputs[-1]]
         decisions = [self.decide(n, node) for n, node in enumerate(self.graph.nodes)]
         outputs = [self.output(i, value) for i, value in enumerate(self.graph.outputs)]
-        return Complete(self.graph, self.mesh, tuple(inputs), tuple(decisions), tuple(outputs), tuple(self.notes))
+        notes = tuple(dict.fromkeys(self.notes))
+        return Complete(self.graph, self.mesh, tuple(inputs), tuple(decisions), tuple(outputs), notes, self.moved)
 
     # -- what is known of a value -----------------------------------------------------------------------
 
@@ -123,6 +128,7 @@ class _Completer:
 
     def keep(self, value: int, spec: ShardingSpec) -> None:
         if spec not in self.copies[value]:
+            self.moved += self.price(value, spec)
             self.copies[value].append(spec)
 
     # -- nodes ------------------------------------------------------------------------------------------
@@ -139,9 +145,26 @@ class _Completer:
             decision = Decision(n, view.rule, choice.axes, choice.operands, choice.results, homes)
         for value, spec in zip(node.inputs, decision.operands):
             self.keep(value, spec)
-        for value, spec in zip(node.results, decision.homes):
-            self.copies[value] = [spec]
+        self.moved += self.inside(node, decision.rule, decision)
+        for value, made, home in zip(node.results, decision.results, decision.homes):
+            type = self.graph.type(value)
+            self.moved += reshard_bytes(made, home, type.shape, type.item_bytes, False)
+            self.copies[value] = [home]
         return decision
+
+    def inside(self, node: Node, rule: OpShardingRule | None, way: Decision | Choice) -> int:
+        """Bytes moved inside the op, where a split calls for its parts."""
+        if rule is None or not in_parts(rule, way.axes):
+            return 0
+        inner = parts_of(self.graph, node)
+        if inner is None:
+            raise PropagationError(
+                f"{node.op} says that it can be split in its parts, but nobody knows them",
+                help="take form(parts) out of its rule, or say what it is made of",
+            )
+        found = complete_parts(inner, self.mesh, way.operands, way.results)
+        assert isinstance(found, Complete)
+        return found.moved
 
     def constrain(self, n: int, node: Node) -> Decision:
         spec = self.pinned[node.results[0]].closed()
@@ -166,7 +189,7 @@ class _Completer:
 
         def cost(choice: Choice) -> tuple[int, int]:
             needs = dict.fromkeys(zip(node.inputs, choice.operands))
-            moved = sum(self.price(value, spec) for value, spec in needs)
+            moved = sum(self.price(value, spec) for value, spec in needs) + self.inside(node, rule, choice)
             for value, made, want in zip(node.results, choice.results, wanted):
                 type = self.graph.type(value)
                 target = want or ShardingSpec.make(self.mesh, made.dims)

@@ -3,6 +3,10 @@
 Families are the modules of this package; they are found by listing it and register their ops when first
 needed.  Other packages add theirs by an entry point in the group ``shardwright.rules`` that names a module or
 a function.
+
+Ops that nobody wrote down are asked for where they come from: entry points in the group ``shardwright.operators``
+name modules that turn an op's name into `OpFacts` (tags, schema), and *makers* turn those into records.  So one line
+serves a whole family of operators of a framework, those of later versions included.
 """
 
 from __future__ import annotations
@@ -11,20 +15,27 @@ import importlib
 import logging
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, TypeVar, overload
 
 from ..errors import RuleError, ShardwrightError, UnknownOpError, near_misses
-from ..ir.graph import Graph, Node
-from ..spec.record import Call, Flow, OpRecord, RuleText
+from ..ir.graph import Attrs, Graph, Node, TensorType
+from ..spec.record import Call, Flow, OpFacts, OpRecord, RuleText, Translation, slots_of
 from ..spec.rule import OpShardingRule, RulePattern, Transfer
 
 ENTRY_POINTS = "shardwright.rules"
+OPERATORS = "shardwright.operators"
 _NOT_FAMILIES = {"dims", "extract", "registry"}
 _log = logging.getLogger(__name__)
-_ARGUMENTS = ("flow", "cost", "meaning", "forms", "view", "alias", "random", "in_place", "doc", "beyond", "replace")
+_ARGUMENTS = (
+    "flow", "cost", "meaning", "forms", "view", "alias", "random", "in_place", "doc", "beyond", "same_as", "replace",
+)  # fmt: skip
+Maker = Callable[[OpFacts], OpRecord | None]
 _records: dict[str, OpRecord] = {}
 _by_signature: dict[tuple[object, ...], OpShardingRule] = {}
+_makers: list[Maker] = []
+_made: dict[str, OpRecord | None] = {}
 _have_families = False
 _loaded = False
 
@@ -51,6 +62,7 @@ def rule(
     in_place: bool = False,
     doc: str = "",
     beyond: str = "",
+    same_as: Translation | None = None,
     replace: bool = False,
     **sizes: int,
 ) -> Any:
@@ -94,6 +106,7 @@ def rule(
             sizes=sizes,
             doc=doc,
             beyond=beyond,
+            same_as=same_as,
         )
         _by_signature.clear()
         return source
@@ -139,7 +152,7 @@ def _load() -> None:
 def lookup(op: str) -> OpRecord:
     """The record of an op; an unknown one is an error that names near misses."""
     _load()
-    found = _records.get(op)
+    found = find(op)
     if found is None:
         raise UnknownOpError(
             f"the rule book has no op {op!r}",
@@ -150,7 +163,51 @@ def lookup(op: str) -> OpRecord:
 
 def find(op: str) -> OpRecord | None:
     _load()
-    return _records.get(op)
+    found = _records.get(op)
+    if found is None and "." in op and not op.startswith("core."):
+        if op not in _made:
+            _made[op] = _make(op)
+        found = _made[op]
+    return found
+
+
+def maker(make: Maker) -> Maker:
+    """Add a way to make the record of an op from what its framework says of it."""
+    _makers.append(make)
+    _made.clear()
+    return make
+
+
+def _make(op: str) -> OpRecord | None:
+    for framework in _frameworks():
+        facts: OpFacts | None = framework.describe(op)
+        if facts is not None:
+            return next((record for make in _makers if (record := make(facts)) is not None), None)
+    return None
+
+
+OperandTypes = tuple[TensorType | tuple[TensorType, ...] | None, ...]
+
+
+def parts(op: str, attrs: Attrs, operands: OperandTypes) -> Graph | None:
+    """What an op is made of, as its framework says; None if it does not.  See ``form(parts)`` in `lower.forms`."""
+    for framework in _frameworks():
+        found: Graph | None = framework.parts(op, attrs, operands)
+        if found is not None:
+            return found
+    return None
+
+
+@cache
+def _frameworks() -> tuple[Any, ...]:
+    """Modules with ``describe(op) -> OpFacts | None`` and ``parts(op, attrs, operands) -> Graph | None``."""
+    found = []
+    for point in entry_points(group=OPERATORS):
+        try:
+            found.append(point.load())
+        except ImportError as error:  # the framework is not installed: nobody describes its ops
+            _log.info("operators of %s are not described: %s", point.value, error)
+    return tuple(found)
 
 
 def records() -> Iterator[OpRecord]:
@@ -162,6 +219,7 @@ def records() -> Iterator[OpRecord]:
 def forget(op: str) -> None:
     """Take an op out of the book (for tests and notebooks)."""
     _records.pop(op, None)
+    _made.clear()
     _by_signature.clear()
 
 
@@ -170,6 +228,7 @@ def sharding_rule(
     operands: Sequence[Sequence[int]],
     results: Sequence[Sequence[int]],
     attrs: Mapping[str, Any] | None = None,
+    slots: tuple[int | None, ...] | None = None,
 ) -> OpShardingRule:
     """The rule of one call of an op.
 
@@ -178,7 +237,7 @@ def sharding_rule(
     """
     record = lookup(op)
     try:
-        return record.bind(operands, results, attrs)
+        return record.bind(operands, results, attrs, slots)
     except ShardwrightError as error:
         raise error.add("op", op) from None
 
@@ -188,11 +247,12 @@ def node_rule(graph: Graph, node: Node) -> OpShardingRule:
     operands = tuple(graph.values[value].type.shape for value in node.inputs)
     results = tuple(graph.values[value].type.shape for value in node.results)
     record = lookup(node.op)
-    key = (node.op, operands, results, node.attrs)
+    slots = slots_of(node.operands)
+    key = (node.op, operands, results, node.attrs, slots)
     found = _by_signature.get(key)
     if found is None:
         try:
-            found = record.bind(operands, results, dict(node.attrs))
+            found = record.bind(operands, results, dict(node.attrs), slots)
         except ShardwrightError as error:
             where = f"{node.op}   at {node.source}" if node.source else node.op
             raise error.add("op", where) from None

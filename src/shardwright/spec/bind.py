@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import prod
 
 from ..errors import RuleError
-from .rule import ELLIPSIS, ONE, Dim, Factor, FactorNote, Mapped, OpShardingRule, RulePattern, Tensor
+from .rule import ELLIPSIS, ONE, SAME, Dim, Factor, FactorNote, Mapped, OpShardingRule, RulePattern, Tensor
 from .sharding import Shape
 
 
@@ -58,14 +58,15 @@ class _Finished:
             reduced = [
                 (f, kinds.get((f, r)) or kinds.get((f, None)) or "sum")
                 for f in sorted(left - here)
-                if self.is_reducible(f)
+                if self.is_reducible(f, (f, r) in kinds or (f, None) in kinds) and kinds.get((f, r)) != SAME
             ]
             reductions.append(tuple(reduced))
         return OpShardingRule(tuple(self.factors), operands, results, tuple(reductions), self.pattern.transfers)
 
-    def is_reducible(self, f: int) -> bool:
+    def is_reducible(self, f: int, said: bool) -> bool:
+        """A form leaves its factor pending only if the rule says how: ``k: sum form(once)``."""
         factor = self.factors[f]
-        return not (factor.whole or factor.broadcast or factor.permuted or factor.form)
+        return not (factor.whole or factor.broadcast or factor.permuted or (factor.form and not said))
 
     def map(self, tensor: Tensor) -> Mapped:
         return tuple(tuple(self.factor(name) for name in dim) for dim in tensor)

@@ -29,7 +29,7 @@ from ..errors import MeshError, NotationError, RuleError, ShardwrightError, near
 from .axes import AxisRef, merge_axes
 from .collective import check_reduction
 from .mesh import DeviceMesh
-from .rule import ELLIPSIS, FLAG_WORDS, ONE, REDUCED_BY, Dim, FactorNote, RulePattern, Tensor, Transfer
+from .rule import ELLIPSIS, FLAG_WORDS, ONE, REDUCED_BY, SAME, Dim, FactorNote, RulePattern, Tensor, Transfer
 from .sharding import CLOSED, DimSpec, Partial, ShardingSpec, sort_partial
 
 _TOKEN = re.compile(r"\s*(?:(?P<int>\d+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<punct>->|//|\.\.\.|\S))")
@@ -392,7 +392,7 @@ class RuleReader(Reader):
         while self.token.kind == "name":
             words.append(self.word())
         if not words:
-            self.fail("expected what the factor is", help="one of " + ", ".join((*REDUCED_BY, *FLAG_WORDS)))
+            self.fail("expected what the factor is", help="one of " + ", ".join((*REDUCED_BY, *FLAG_WORDS, SAME)))
         return FactorNote(factor, tuple(words), result)
 
     def _at_transfer(self) -> bool:
@@ -409,7 +409,7 @@ class RuleReader(Reader):
                 name += "." + self.name("the name of a local form").text
             self.expect(")")
             return f"form({name})"
-        known = (*REDUCED_BY, *FLAG_WORDS)
+        known = (*REDUCED_BY, *FLAG_WORDS, SAME)
         if token.text not in known:
             self.fail(
                 f"a factor cannot be {token.text!r}",

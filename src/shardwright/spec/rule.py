@@ -4,7 +4,8 @@
 the shapes of one call, so every factor has a size and ``...`` has become factors of its own.
 
 What a factor is follows from where it stands.  In operands and in a result it *passes through*; missing from
-a result it is *reduced* in that result (by sum unless a note says otherwise); only on the right it is *new*.
+a result it is *reduced* in that result (by sum unless a note says otherwise, and not at all if that says ``same``);
+only on the right it is *new*.
 Notes say the rest: ``whole`` (never split), ``permuted`` (may be split, but data then moves between
 neighbours), ``blocked`` (not propagated), ``form(name)`` (a local form computes it when split).
 """
@@ -21,6 +22,8 @@ from .axes import Axes, axes_text
 from .sharding import Shape
 
 REDUCED_BY = ("sum", "max", "min", "prod")
+SAME = "same"
+"""What is said of a factor in a result that does not depend on it: every device computes that result alike."""
 FLAG_WORDS = ("whole", "permuted", "new", "blocked")
 
 Dim = tuple[str, ...]
@@ -219,19 +222,28 @@ class OpShardingRule:
             kinds = {kind for result in self.reductions for f, kind in result if f == i}
             if i in self.new and not factor.broadcast:
                 words = ("new", *words)
-            if len(kinds) == 1 and kinds != {"sum"}:
+            if len(kinds) == 1 and (kinds != {"sum"} or factor.form):
                 words = (*kinds, *words)
             if words:
                 notes.append(FactorNote(factor.name, words))
-            if len(kinds) > 1:
-                for r, result in enumerate(self.reductions):
+            for r, result in enumerate(self.reductions):
+                if len(kinds) > 1:
                     notes.extend(FactorNote(factor.name, (kind,), r) for f, kind in result if f == i)
+                if self._is_same(i, r) and (kinds or not factor.form):
+                    notes.append(FactorNote(factor.name, (SAME,), r))
         return RulePattern(
             tuple(self._named(tensor) for tensor in self.operands),
             tuple(self._named(tensor) for tensor in self.results),
             tuple(notes),
             self.transfers,
         )
+
+    def _is_same(self, f: int, r: int) -> bool:
+        """Neither in the result nor reduced in it, though it could be."""
+        factor = self.factors[f]
+        if factor.whole or factor.permuted or factor.broadcast or f in self.new:
+            return False
+        return all(f not in dim for dim in self.results[r]) and all(f != g for g, _ in self.reductions[r])
 
     def _named(self, mapped: Mapped) -> Tensor:
         return tuple(

@@ -59,3 +59,87 @@ def _as_strided(attrs: Mapping[str, Any], results: Sequence[TensorType], device:
 @kernel("core.constraint")
 def _constraint(attrs: Mapping[str, Any], results: Sequence[TensorType], device: Any) -> Kernel:
     return lambda x: x
+
+
+# -- local forms: what a device computes of a dim that is split --------------------------------------------
+
+
+def _mine(index: Any, offset: Any, rows: int) -> tuple[Any, Any]:
+    """Places in this device's part, which begins at ``offset``, and which of them there are."""
+    local = index - offset
+    mine = (local >= 0) & (local < rows)
+    return torch.where(mine, local, 0), mine
+
+
+@kernel("core.take")
+def _take(attrs: Mapping[str, Any], results: Sequence[TensorType], device: Any) -> Kernel:
+    """Rows of a table of which this device holds a part; zero for rows that it lacks."""
+    axis, shape = attrs["axis"], results[0].shape
+
+    def run(table: Any, index: Any, offset: Any) -> Any:
+        rows = table.shape[axis]
+        if rows == 0:
+            return table.new_zeros(shape)
+        local, mine = _mine(index, offset, rows)
+        found = table.index_select(axis, local.reshape(-1)).reshape(shape)
+        after = (1,) * (table.dim() - axis - 1)
+        return torch.where(mine.reshape(*mine.shape, *after), found, torch.zeros_like(found))
+
+    return run
+
+
+@kernel("core.take_along")
+def _take_along(attrs: Mapping[str, Any], results: Sequence[TensorType], device: Any) -> Kernel:
+    """One lookup for each element of the index; zero where it points into another device's part."""
+    axis, shape = attrs["axis"], results[0].shape
+
+    def run(table: Any, index: Any, offset: Any) -> Any:
+        rows = table.shape[axis]
+        if rows == 0:
+            return table.new_zeros(shape)
+        local, mine = _mine(index, offset, rows)
+        found = table.gather(axis, local)
+        return torch.where(mine, found, torch.zeros_like(found))
+
+    return run
+
+
+@kernel("core.take_grad")
+def _take_grad(attrs: Mapping[str, Any], results: Sequence[TensorType], device: Any) -> Kernel:
+    """Rows of a gradient, summed where the index points into this device's part of the table."""
+    rows, width = results[0].shape
+    ignored = attrs["ignored"]
+
+    def run(grad: Any, index: Any, offset: Any) -> Any:
+        made = grad.new_zeros(rows, width)
+        if rows == 0:
+            return made
+        local, mine = _mine(index, offset, rows)
+        if ignored >= 0:
+            mine = mine & (index != ignored)
+        kept = torch.where(mine.unsqueeze(-1), grad, torch.zeros_like(grad))
+        return made.index_add(0, local.reshape(-1), kept.reshape(-1, width))
+
+    return run
+
+
+@kernel("core.arange")
+def _counted(attrs: Mapping[str, Any], results: Sequence[TensorType], device: Any) -> Kernel:
+    """Numbers counted from where this device's part begins."""
+    start, step = attrs["start"], attrs["step"]
+    (size,), dtype = results[0].shape, torch_dtype(results[0].dtype)
+    return lambda offset: ((torch.arange(size, device=offset.device) + offset) * step + start).to(dtype)
+
+
+@kernel("core.triangle")
+def _triangle(attrs: Mapping[str, Any], results: Sequence[TensorType], device: Any) -> Kernel:
+    """A part of a matrix with one of its triangles set to zero, by global indices."""
+    k, lower = attrs["k"], attrs["lower"]
+
+    def run(x: Any, first_row: Any, first_column: Any) -> Any:
+        rows = first_row + torch.arange(x.shape[-2], device=x.device).unsqueeze(1)
+        columns = first_column + torch.arange(x.shape[-1], device=x.device)
+        keep = columns - rows <= k if lower else columns - rows >= k
+        return torch.where(keep, x, torch.zeros_like(x))
+
+    return run

@@ -1,0 +1,113 @@
+"""Sorting, cumulative ops, triangles; values made from nothing."""
+
+from __future__ import annotations
+
+from ...spec.record import Call
+from ...spec.rule import factor_name
+from .. import create as _create  # noqa: F401  registers what these are the same as
+from .. import scan as _scan  # noqa: F401
+from ..dims import write
+from ..registry import rule
+from .same import Attributes, dim, same
+
+
+def _axis(attrs: Attributes, rank: int) -> Attributes:
+    return {"axis": dim(attrs, rank) if rank else 0}
+
+
+same("aten.cumsum", base="cumsum", to=_axis)
+same("aten.cumprod", base="cumprod", to=_axis)
+
+
+def _whole_dim(call: Call, rows: tuple[str, ...] = ()) -> str:
+    """Results of the operand's dims, or shorter along the one that is whole."""
+    rank = len(call.operands[0])
+    names = [factor_name(d) for d in range(rank)]
+    if not names:
+        return write([[]], [[]] * len(call.results))
+    at = dim({"dim": call.attr("dim", -1)}, rank)
+    if all(result == call.operands[0] for result in call.results):
+        return write([names] * len(call.operands), [names] * len(call.results), {names[at]: "whole"}, rows)
+    short = [*names[:at], "k", *names[at + 1 :]]
+    return write([names], [short] * len(call.results), {names[at]: "whole", "k": "new whole"}, rows)
+
+
+for _name in ("sort", "sort.stable", "topk", "argsort", "argsort.stable", "cummax", "cummin", "logcumsumexp", "msort"):
+    rule(f"aten.{_name}", _whole_dim, cost="sort", meaning="by rule")
+
+
+@rule("aten.value_selecting_reduction_backward", cost="memory", meaning="by rule")
+def selected_backward(call: Call) -> str:
+    """The gradient of a maximum along a dim, or of a sort: put back where the values came from."""
+    grad, index = call.operands
+    rank = len(call.results[0])
+    names = [factor_name(d) for d in range(rank)]
+    if not names:
+        return write([[], []], [[]], {}, ["P(sum), R -> P(sum)"])
+    at = dim(call.attrs, rank)
+    place = "1" if call.attr("keepdim") and index[at] == 1 else "k"
+    given = [*names[:at], place, *names[at + 1 :]] if len(grad) == rank else [n for n in names if n != names[at]]
+    notes = {names[at]: "new whole", **({"k": "whole"} if "k" in given else {})}
+    return write([given, given], [names], notes, ["P(sum), R -> P(sum)"])
+
+
+@rule("aten.searchsorted.Tensor", cost="gather", meaning="by rule")
+def searchsorted(call: Call) -> str:
+    """Each sought value in its own row of the sorted ones, or in the only one."""
+    rows, sought = call.operands[:2]
+    names = [f"d{d}" for d in range(len(sought))]
+    of_rows = [*names[:-1], "k"] if len(rows) == len(sought) and len(rows) > 1 else ["k"]
+    return write([of_rows, names, *[of_rows] * (len(call.operands) - 2)], [names], {"k": "whole"})
+
+
+rule("aten.bucketize.Tensor", lambda call: write(
+    [[factor_name(d) for d in range(len(call.operands[0]))], ["edges"]],
+    [[factor_name(d) for d in range(len(call.operands[0]))]], {"edges": "whole"},
+), cost="gather", meaning="by rule")  # fmt: skip
+
+
+# -- triangles and created values -----------------------------------------------------------------------
+
+for _name in ("tril", "triu"):
+    same(f"aten.{_name}", base=_name, to=lambda attrs, rank: {"k": attrs.get("diagonal", 0)})
+
+for _name in ("full", "zeros", "ones", "empty.memory_format", "empty", "scalar_tensor", "empty_strided"):
+    same(f"aten.{_name}", base="full")
+
+
+def _like(call: Call) -> str:
+    """Of the operand's shape, but not of its numbers; what it is made like need not be there."""
+    names = [factor_name(d) for d in range(len(call.results[0]))]
+    if call.operands[0] == call.results[0]:
+        return write([names], [names], {}, ["P(any) -> R"])
+    given = [f"x{d}" for d in range(len(call.operands[0]))]
+    return write([given], [names], dict.fromkeys(given, "whole") | dict.fromkeys(names, "new"), ["P(any) -> R"])
+
+
+for _name in ("zeros_like", "ones_like", "empty_like", "full_like", "new_zeros", "new_ones", "new_full", "new_empty",
+              "new_empty_strided"):  # fmt: skip
+    rule(f"aten.{_name}", _like, cost="pointwise", meaning="like")
+
+
+def _counted(attrs: Attributes, rank: int) -> Attributes:
+    return {"start": attrs.get("start", 0), "step": attrs.get("step", 1)}
+
+
+same("aten.arange", "aten.arange.start", "aten.arange.start_step", base="arange", to=_counted)
+
+
+@rule("aten.linspace", cost="memory", meaning="by rule")
+def linspace(call: Call) -> str:
+    return write([], [["n"]], {"n": "new whole"})
+
+
+@rule("aten.eye", cost="memory", meaning="by rule")
+def eye(call: Call) -> str:
+    return write([], [["n", "m"]], {"n": "new whole", "m": "new whole"})
+
+
+rule("aten.eye.m", eye, cost="memory", meaning="by rule")
+rule("aten.one_hot", lambda call: write(
+    [[factor_name(d) for d in range(len(call.operands[0]))]],
+    [[*(factor_name(d) for d in range(len(call.operands[0]))), "classes"]], {"classes": "new whole"},
+), cost="memory", meaning="by rule")  # fmt: skip

@@ -1,0 +1,154 @@
+"""Elementwise ops, made from tags and schemas.
+
+The tag says that an op is elementwise, the schema which parameters are tensors; what differs is which pending
+reductions pass.  That is known of few functions, by name; of gradients it follows from the schema: they are linear in
+the gradient that they are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...spec.record import Call, Flow, OpFacts, OpRecord
+from ..pointwise import BINARY, UNARY
+from ..registry import maker, rule
+from .same import same
+
+_UNARY = {"neg": "negative", "sgn": "sign", "round": "rint", "acosh": "arccosh", "asin": "arcsin", "acos": "arccos",
+          "atan": "arctan", "asinh": "arcsinh", "atanh": "arctanh", "conj_physical": "conj", "_conj": "conj"}  # fmt: skip
+_BINARY = {"add": "add", "sub": "subtract", "mul": "multiply", "div": "divide", "true_divide": "divide",
+           "maximum": "maximum", "minimum": "minimum"}  # fmt: skip
+_RISING = ("P(max) -> P(max)", "P(min) -> P(min)")
+_NOT_HERE = {"sgn", "relu6", "round.decimals"}
+
+TERNARY: Mapping[str, tuple[str, ...]] = {
+    "addcmul": ("P(sum), P(sum), R -> P(sum)", "P(sum), R, P(sum) -> P(sum)"),
+    "addcdiv": ("P(sum), P(sum), R -> P(sum)",),
+    "lerp": ("P(sum), P(sum), R -> P(sum)",),
+    "where": ("R, P(any), P(any) -> P(any)",),
+}
+
+
+@maker
+def elementwise(facts: OpFacts) -> OpRecord | None:
+    """The record of an op that PyTorch tags as pointwise."""
+    if "pointwise" not in facts.tags or "inplace_view" in facts.tags:
+        return None
+    return OpRecord(
+        facts.name,
+        lambda call: _rule(facts, call),
+        flow=Flow.POINTWISE,
+        cost="pointwise",
+        meaning="by rule",
+        random="nondeterministic_seeded" in facts.tags,
+        beyond=_BEYOND,
+    )
+
+
+_BEYOND = (
+    "what passes a pending reduction is said of functions for which the book knows why; others hold on the samples "
+    "only (numbers of one sign, small whole numbers, no NaN) or are not worth a word"
+)
+
+
+def _rule(facts: OpFacts, call: Call) -> str:
+    count = len(call.operands)
+    # A result of another shape than the operands give is a dim that only some results have, such as complex parts.
+    text = f"{', '.join(['...'] * count)} -> {', '.join(['...'] * len(call.results))}"
+    return " ; ".join([text, *_transfers(facts, call)])
+
+
+def _transfers(facts: OpFacts, call: Call) -> list[str]:
+    present = [i for i in range(len(facts.tensors)) if call.has(i)]
+    single = len(call.results) == 1
+    if not single:
+        return []
+    if facts.short.endswith("_backward"):
+        return _linear_in_first(facts, present)
+    rows = _known(facts, call)
+    return [row for row in (_without(row, present, len(facts.tensors)) for row in rows) if row]
+
+
+def _linear_in_first(facts: OpFacts, present: list[int]) -> list[str]:
+    first = facts.tensors[0][0]
+    if "grad" not in first:
+        return []
+    rest = ", R" * (len(present) - 1)
+    return [f"P({kind}){rest} -> P({kind})" for kind in ("sum", "avg")]
+
+
+def _without(row: str, present: list[int], count: int) -> str:
+    """A row of the table without the operands that are numbers; "" if one of them would have to be pending."""
+    states, result = row.split(" -> ")
+    given = states.split(", ")
+    if len(given) != count:
+        return row if len(given) == len(present) else ""
+    if any(given[i] != "R" for i in range(count) if i not in present):
+        return ""
+    return f"{', '.join(given[i] for i in present)} -> {result}"
+
+
+def _known(facts: OpFacts, call: Call) -> tuple[str, ...]:
+    short, attrs = facts.short, call.attrs
+    overload = facts.name.split(".", 1)[1]
+    if overload in _NOT_HERE:
+        return ()
+    if short in ("masked_fill",):
+        return _filled(attrs, len(facts.tensors))
+    if short in TERNARY:
+        return _padded(TERNARY[short], len(facts.tensors))
+    if attrs.get("rounding_mode"):
+        return ()
+    if short in _BINARY:
+        return _binary(short, attrs, len(facts.tensors))
+    if short in ("clamp", "clip", "clamp_min", "clamp_max", "hardtanh"):
+        return tuple(f"P({k}){', R' * (len(facts.tensors) - 1)} -> P({k})" for k in ("max", "min"))
+    return UNARY.get(_UNARY.get(short, short), ()) if len(facts.tensors) == 1 else ()
+
+
+def _binary(short: str, attrs: Mapping[str, Any], count: int) -> tuple[str, ...]:
+    rows = BINARY[_BINARY[short]]
+    if attrs.get("alpha", 1) != 1:  # order may turn with its sign, averages of both do not
+        rows = ("P(sum), P(sum) -> P(sum)",)
+    if count == 2:
+        return rows
+    # The second one is a number: what passes beside something replicated.
+    kept = [row for row in rows if row.split(" -> ")[0].split(", ")[1] == "R"]
+    return tuple(f"{row.split(', ')[0]} -> {row.split(' -> ')[1]}" for row in kept)
+
+
+def _padded(rows: tuple[str, ...], count: int) -> tuple[str, ...]:
+    """Rows for the forms of an op whose last operand is a number."""
+    short = []
+    for row in rows:
+        states, result = row.split(" -> ")
+        given = states.split(", ")
+        if all(state == "R" for state in given[count:]):
+            short.append(f"{', '.join(given[:count])} -> {result}")
+    return tuple(short)
+
+
+def _filled(attrs: Mapping[str, Any], count: int) -> tuple[str, ...]:
+    """Every device fills in the same number; what combines those must give the number back."""
+    if count == 3:
+        return ("P(any), R, P(any) -> P(any)",)
+    value = attrs.get("value")
+    kinds = ["max", "min", "avg", *(["sum"] if value == 0 else []), *(["prod"] if value in (0, 1) else [])]
+    return tuple(f"P({kind}), R -> P({kind})" for kind in kinds)
+
+
+for _name in ("alias", "detach", "lift_fresh", "lift_fresh_copy", "contiguous", "positive", "clone", "lift"):
+    same(f"aten.{_name}", base="copy")
+
+
+@rule("aten._to_copy", flow=Flow.POINTWISE, cost="pointwise", meaning="cast", beyond=(
+    "depends on both types: a cast to float32 or float64 is linear, others round every part of a sum"
+))  # fmt: skip
+def to_copy(call: Call) -> str:
+    """Attribute ``dtype``.  A wide target keeps sums; into a narrow one each part would be rounded."""
+    wide = call.attr("dtype") in (None, "f32", "f64")
+    return "... -> ... ; P(sum) -> P(sum) ; P(avg) -> P(avg)" if wide else "... -> ..."
+
+
+rule("aten.complex", "..., ... -> ...", flow=Flow.POINTWISE, cost="pointwise", meaning="by rule")

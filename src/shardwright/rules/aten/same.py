@@ -1,0 +1,54 @@
+"""Ops that are an op of the core vocabulary under another name: one rule, one meaning, two spellings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ...spec.record import Call
+from ...spec.rule import OpShardingRule
+from ..registry import find, rule
+
+Attributes = Mapping[str, Any]
+To = Callable[[Attributes, int], Attributes]
+"""From the op's attributes and the rank of its first operand to those of the other op."""
+
+
+def same(*names: str, base: str, to: To = lambda attrs, rank: {}, **about: Any) -> None:
+    """Register ops by the record of another.
+
+    >>> same("doc.total", base="reduce_sum", to=lambda attrs, rank: {"axis": attrs["dim"]})
+    >>> print(find("doc.total").bind([(4, 6)], [(4,)], {"dim": 1}))
+    i j -> i ; P(sum) -> P(sum) ; P(avg) -> P(avg) | i=4 j=6
+    """
+    record = find(base)
+    assert record is not None, f"{base} must be registered before what is the same"
+
+    def bound(call: Call) -> OpShardingRule:
+        rank = len(call.operands[0]) if call.operands else 0
+        return record.bind(call.operands, call.results, to(call.attrs, rank))
+
+    for name in names:
+        rule(
+            name,
+            bound,
+            flow=record.flow,
+            cost=record.cost,
+            view=record.view,
+            meaning="same",
+            same_as=lambda attrs, rank, _: (base, to(attrs, rank)),
+            **{"beyond": record.beyond, **about},
+        )
+
+
+def dims(attrs: Attributes, rank: int, name: str = "dim") -> tuple[int, ...] | None:
+    """The dims that an attribute names, counted from the front; None for all."""
+    said = attrs.get(name)
+    if said is None or said == ():
+        return None
+    named = (said,) if isinstance(said, int) else said
+    return tuple(d % rank for d in named) if rank else ()
+
+
+def dim(attrs: Attributes, rank: int, name: str = "dim") -> int:
+    return int(attrs[name]) % max(rank, 1)
