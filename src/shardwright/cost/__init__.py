@@ -1,36 +1,64 @@
 """What it costs: of one op under one way to split it, of one collective, and of a whole Program.
 
 Costs are integers: picoseconds and bytes, per device.  An op costs a launch, its arithmetic at the peak rate of
-its element type, and the bytes it touches at memory speed; a collective costs a launch, a latency for each step of
-a ring, and the bytes that one device sends at the speed of the slowest axis it runs over.  Nothing here names an op:
-what an op is like is its record's cost class.
+its element type, and the bytes it touches at memory speed, each with a constant fitted by cost class; a collective what
+was measured on the links that its axes run over.  Nothing here names an op: what an op is like is its record's class.
 
 | file | what it holds |
 |---|---|
-| `hardware` | `Hardware`, `Link`: the figures, with their source; presets `H100` and `VIRTUAL` |
+| `links` | `Link` (a ring), `LinkTable` (measured), `AlphaBetaLink` (Alpa): a collective inside one group |
+| `machine` | `Hardware`: the figures, with their source; which link a mesh axis runs over; `Roofline`, `Overlap` |
+| `files` | hardware as TOML, strictly read; the presets are such files, in `presets/` |
+| `hardware` | `hardware_of`: a machine by name (``h100x4``), by file, or Alpa's (`alpha_beta`); `H100` and `VIRTUAL` |
+| `fit` | from measurements to tables and constants, for `tools/make_presets.py` and calibrate |
 | `compute` | `compute_cost`: an op by its cost class; the classes |
-| `comm` | `communication_cost`: a collective, and a list of resharding steps |
+| `comm` | `communication_cost`: a collective, and a list of resharding steps; from bytes sent to messages |
+| `overlap` | `graph_roles`, `program_roles`: which collectives can hide behind compute |
 | `memory` | `memory_cost` of an op's results; `peak_live`, liveness over any list of steps |
-| `program` | `program_cost` and `program_memory`: the same, read off a Program's instructions |
+| `profile` | `memory_profile`: the peak of a Program, when it is, and what is alive then |
+| `program` | `program_cost`: time, read off a Program's instructions; the objective is additive |
+| `schedule` | `simulate`: a Program on two streams, and what of its communication shows |
 
-To extend: another machine is another `Hardware`; a cost class is a line in `compute.CLASSES` and a branch in
-`compute.op_time`; a better model replaces the body of the three ``*_cost`` functions, whose callers only add up.
+To extend: another machine is another file in `presets/`; a cost class is a line in `compute.CLASSES`, constants in the
+presets, and for arithmetic a branch in `compute.operations`; another kind of link is a class with ``time`` in `links`.
 """
 
 from .comm import communication_cost
 from .compute import compute_cost
-from .hardware import H100, Hardware, Link
+from .files import hardware_text, parse_hardware, read_hardware, write_hardware
+from .hardware import H100, Hardware, Link, LinkTable, Overlap, Roofline, alpha_beta, hardware_of
 from .memory import memory_cost
-from .program import ProgramCost, program_cost, program_memory
+from .overlap import graph_roles, program_roles
+from .profile import METERED, RESIDENT, MemoryProfile, MemoryRules, memory_profile, program_memory
+from .program import ProgramCost, program_cost
+from .schedule import Timeline, simulate
 
 __all__ = [
     "H100",
+    "METERED",
+    "RESIDENT",
     "Hardware",
     "Link",
+    "LinkTable",
+    "MemoryProfile",
+    "MemoryRules",
+    "Overlap",
     "ProgramCost",
+    "Roofline",
+    "Timeline",
+    "alpha_beta",
     "communication_cost",
     "compute_cost",
+    "graph_roles",
+    "hardware_of",
+    "hardware_text",
     "memory_cost",
+    "memory_profile",
+    "parse_hardware",
     "program_cost",
     "program_memory",
+    "program_roles",
+    "read_hardware",
+    "simulate",
+    "write_hardware",
 ]

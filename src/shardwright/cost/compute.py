@@ -1,14 +1,15 @@
 """What an op costs on one device, by its cost class.
 
 A *class* is all that costing knows of an op.  Arithmetic classes count operations, the others the bytes that go
-through memory; a view costs nothing.  Sizes are those of the largest shard, padding included, since all devices wait
-for the slowest.
+through memory; a view costs nothing.  Time is ``launch + a*flops/peak + b*bytes/bandwidth`` with constants by class
+(`Hardware.roofline`).  Sizes are those of the largest shard, padding included, since all devices wait for the slowest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
+from typing import Any
 
 from ..errors import RuleError, near_misses
 from ..ir.graph import TensorType
@@ -17,10 +18,11 @@ from ..spec.chunks import padded_size
 from ..spec.record import OpRecord
 from ..spec.rule import Mapped, OpShardingRule
 from ..spec.sharding import ShardingSpec
-from .hardware import PS, Hardware
+from .links import PS
+from .machine import Hardware
 
-CLASSES = ("matmul", "conv", "pointwise", "reduce", "memory", "gather", "sort", "view")
-ARITHMETIC = ("matmul", "conv")
+CLASSES = ("matmul", "attention", "conv", "pointwise", "reduce", "memory", "gather", "sort", "view")
+ARITHMETIC = ("matmul", "attention", "conv")
 """Classes whose operations outnumber the bytes they touch: worth choosing a split for."""
 UNKNOWN = "memory"
 """How an op without a record is costed."""
@@ -44,10 +46,11 @@ def compute_cost(
     axes: Sequence[Axes],
     dtype: str | Sequence[str],
     hardware: Hardware,
+    attrs: Mapping[str, Any] | None = None,
 ) -> int:
     """Picoseconds of one op with these axes given to its factors.
 
-    ``dtype`` is that of every tensor, or one for each operand and result.
+    ``dtype`` is that of every tensor, or one for each operand and result; ``attrs`` those of the op.
 
     >>> from shardwright import DeviceMesh
     >>> from shardwright.cost import H100
@@ -65,7 +68,7 @@ def compute_cost(
     ]
     count = len(rule.operands)
     kind = cost_class(about)
-    work = operations(rule, kind, local)
+    work = operations(rule, kind, local, attrs)
     return op_time(kind, work, sizes[:count], sizes[count:], names[0] if names else "f32", hardware)
 
 
@@ -74,10 +77,12 @@ def local_sizes(rule: OpShardingRule, axes: Sequence[Axes]) -> list[int]:
     return [padded_size(size, tuple(axis.size for axis in given)) for size, given in zip(rule.sizes, axes)]
 
 
-def operations(rule: OpShardingRule, kind: str, local: Sequence[int]) -> int:
+def operations(rule: OpShardingRule, kind: str, local: Sequence[int], attrs: Mapping[str, Any] | None = None) -> int:
     """Multiplications and additions; 0 for classes that are costed by bytes."""
     if kind == "matmul":
         return 2 * prod(local)
+    if kind == "attention":
+        return _attention(rule, local) // (2 if attrs and attrs.get("is_causal") else 1)
     if kind == "conv":
         # A window slides, so the image's own dims are no loop of their own: each result takes what stands in the
         # smaller operand beside the result's factors.
@@ -85,6 +90,19 @@ def operations(rule: OpShardingRule, kind: str, local: Sequence[int]) -> int:
         inner = [prod(local[f] for f in _factors(mapped) if f not in made) for mapped in rule.operands if mapped]
         return 2 * prod(local[f] for f in made) * min(inner, default=1)
     return 0
+
+
+def _attention(rule: OpShardingRule, local: Sequence[int]) -> int:
+    """Queries meet keys, what comes of it meets values: operands q, k, v.
+
+    An op with three results and more makes the gradients of all three from grad, q, k, v: the first product is made
+    again, and each is taken back to both of its sides.
+    """
+    backward = len(rule.results) > 2
+    q, k, v = rule.operands[1:4] if backward else rule.operands[:3]
+    made = rule.operands[0] if backward else rule.results[0]
+    scores, mixed = (prod(local[f] for f in _factors(a) | _factors(b)) for a, b in ((q, k), (made, v)))
+    return 2 * (3 * scores + 2 * mixed) if backward else 2 * (scores + mixed)
 
 
 def _factors(mapped: Mapped) -> set[int]:
@@ -100,10 +118,11 @@ def op_time(
     made = sum(results)
     # A lookup reads of a table no more than it writes.
     read = sum(min(size, made) for size in operands) if kind == "gather" else sum(operands)
-    time = hardware.launch_ps
+    fitted = hardware.roofline(kind)
+    time = fitted.launch_ps
     if work:
-        time += -(-work * hardware.flops_percent * PS // (100 * hardware.peak(dtype)))
-    return time + -(-(read + made) * hardware.bytes_percent * PS // (100 * hardware.bandwidth))
+        time += -(-work * fitted.flops_percent * PS // (100 * hardware.peak(dtype)))
+    return time + -(-(read + made) * fitted.bytes_percent * PS // (100 * hardware.bandwidth))
 
 
 def factor_axes(rule: OpShardingRule, specs: Sequence[ShardingSpec]) -> tuple[Axes, ...]:

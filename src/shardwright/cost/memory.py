@@ -1,7 +1,8 @@
 """Bytes: what an op's results take on one device, and the peak of a list of steps by liveness.
 
 A value is alive from the step that makes it to the last that reads it.  A view owns no bytes and keeps its base
-alive.  Device 0 of the mesh holds the largest shard of every tensor, so its peak is the peak of all.
+alive.  Device 0 of the mesh holds the largest shard of every tensor, so its peak is the peak of all.  `profile` does
+the same for a Program, with names.
 """
 
 from __future__ import annotations
@@ -65,6 +66,32 @@ def peak_live(sizes: Sequence[int], inputs: Iterable[int], moments: Sequence[Mom
     Inputs are there from the start; a value dies after its last reader, an output or an input that nobody reads
     never does.
     """
+    return live_bytes(sizes, inputs, moments, outputs).peak
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """Bytes alive, step by step."""
+
+    peak: int
+    moment: int
+    """The first step at which as much is alive; -1 is the start."""
+    alive: tuple[int, ...]
+    """The values that own bytes then."""
+
+
+def live_bytes(
+    sizes: Sequence[int],
+    inputs: Iterable[int],
+    moments: Sequence[Moment],
+    outputs: Iterable[int],
+    kept: Iterable[int] = (),
+    extra: Sequence[int] | None = None,
+) -> Live:
+    """The peak and what makes it.
+
+    ``kept`` values never die, as outputs; ``extra`` bytes are needed by each step while it runs.
+    """
     base = list(range(len(sizes)))
     last: dict[int, int] = {}
     owned = [True] * len(sizes)
@@ -74,14 +101,19 @@ def peak_live(sizes: Sequence[int], inputs: Iterable[int], moments: Sequence[Mom
             owned[moment.makes[made]] = False
         for value in (*moment.reads, *moment.makes):
             last[base[value]] = n
-    for value in outputs:
+    for value in (*outputs, *kept):
         last.pop(base[value], None)
     dying: list[list[int]] = [[] for _ in moments]
     for value, n in last.items():
         dying[n].append(value)
-    live = peak = sum(sizes[value] for value in inputs)
+    there = tuple(inputs)
+    live = peak = sum(sizes[value] for value in there)
+    at = -1
     for n, moment in enumerate(moments):
         live += sum(sizes[value] for value in moment.makes if owned[value])
-        peak = max(peak, live)
+        now = live + extra[n] if extra is not None else live
+        if now > peak:
+            peak, at = now, n
         live -= sum(sizes[value] for value in dying[n])
-    return peak
+    made_by = [*there, *(value for moment in moments[: at + 1] for value in moment.makes if owned[value])]
+    return Live(peak, at, tuple(value for value in made_by if last.get(value, at) >= at))

@@ -1,4 +1,4 @@
-"""Cost and memory of a whole Program, read off its instructions.
+"""Cost of a whole Program, read off its instructions.
 
 Each collective is counted once, where it stands; nothing is derived from shardings a second time.
 """
@@ -14,8 +14,8 @@ from ..rules.registry import find
 from ..spec.axes import axes_text
 from .comm import sent_cost
 from .compute import ARITHMETIC, cost_class, factor_axes, local_sizes, op_time, operations
-from .hardware import Hardware
-from .memory import Moment, peak_live
+from .machine import NO_OVERLAP, Hardware
+from .overlap import program_roles
 
 
 class Priced(NamedTuple):
@@ -25,19 +25,29 @@ class Priced(NamedTuple):
     axis: str
     bytes: int
     ps: int
+    role: str | None = None
+    """What it is for, where it can hide behind compute; see `overlap`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramCost:
-    """Picoseconds per device, one step after the other: no overlap."""
+    """Picoseconds per device."""
 
     compute: int
     communication: int
     collectives: tuple[Priced, ...] = ()
+    hidden: int = 0
+    """Communication that the hardware's discounts take to hide behind compute."""
 
     @property
     def total(self) -> int:
+        """One step after the other: no overlap."""
         return self.compute + self.communication
+
+    @property
+    def objective(self) -> int:
+        """What a plan is chosen by: every op and every collective counts by itself, some with a discount."""
+        return self.total - self.hidden
 
 
 def program_cost(program: Program, hardware: Hardware, graph: Graph | None = None) -> ProgramCost:
@@ -45,15 +55,20 @@ def program_cost(program: Program, hardware: Hardware, graph: Graph | None = Non
 
     With the ``graph`` it was lowered from, the instructions of a local form are costed like the op they carry out.
     """
+    hardware = hardware.on(program.mesh)
+    roles = program_roles(program, graph) if hardware.overlap != NO_OVERLAP else None
     compute = 0
     priced = []
     for instr in program.instrs:
         if instr.is_collective:
             time = sent_cost(instr.op, instr.axes, instr.bytes, hardware)
-            priced.append(Priced(instr.op, axes_text(instr.axes), instr.bytes, time))
+            role = roles[instr.results[0]] if roles else None
+            priced.append(Priced(instr.op, axes_text(instr.axes), instr.bytes, time, role))
         else:
             compute += instr_cost(program, instr, hardware, graph)
-    return ProgramCost(compute, sum(item.ps for item in priced), tuple(priced))
+    shown = sum(hardware.overlap.shown(item.role, item.ps) for item in priced)
+    spent = sum(item.ps for item in priced)
+    return ProgramCost(compute, spent, tuple(priced), spent - shown)
 
 
 def instr_cost(program: Program, instr: Instr, hardware: Hardware, graph: Graph | None = None) -> int:
@@ -70,14 +85,7 @@ def instr_cost(program: Program, instr: Instr, hardware: Hardware, graph: Graph 
         shapes = [local.type.shape for local in operands], [local.type.shape for local in results]
         rule = record.bind(*shapes, dict(instr.attrs))
         axes = factor_axes(rule, [local.spec for local in (*operands, *results)])
-        work = operations(rule, kind, local_sizes(rule, axes))
+        work = operations(rule, kind, local_sizes(rule, axes), dict(instr.attrs))
     dtype = (operands or results)[0].type.dtype if operands or results else "f32"
     read, made = ([local.padded_bytes for local in locals] for locals in (operands, results))
     return op_time(kind, work, read, made, dtype, hardware)
-
-
-def program_memory(program: Program) -> int:
-    """The most bytes alive at once on any device."""
-    sizes = [local.padded_bytes for local in program.values]
-    moments = [Moment(instr.as_node().inputs, instr.results, instr.views) for instr in program.instrs]
-    return peak_live(sizes, program.inputs, moments, program.outputs)

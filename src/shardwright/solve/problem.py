@@ -75,8 +75,7 @@ class Problem:
             if text is not None and text not in known:
                 known[text] = OpShardingRule.parse(text)
         rules = tuple(None if text is None else known[text] for text in texts)
-        hardware = hardware or H100
-        hardware.check(mesh)
+        hardware = (hardware or H100).on(mesh)
         said = {_value(graph, key): spec for key, spec in (given or {}).items()}
         for i in out_specs or {}:
             if not 0 <= i < len(graph.outputs):
@@ -154,13 +153,14 @@ class Problem:
     def time(self, n: int, axes: Sequence[Axes], specs: Sequence[ShardingSpec]) -> int:
         """Picoseconds of a node with these axes for its factors; ``specs`` are those of operands and results."""
         rule, kind = self.rules[n], self.classes[n]
-        key = (rule, kind, self.types[n], tuple(specs), tuple(axes))
+        attrs = self.graph.nodes[n].attrs if kind in ARITHMETIC else ()
+        key = (rule, kind, self.types[n], tuple(specs), tuple(axes), attrs)
         found = self._times.get(key)
         if found is None:
             types = self.types[n]
             sizes = [local_bytes(spec, type) for spec, type in zip(specs, types)]
             count = len(self.inputs[n])
-            work = operations(rule, kind, local_sizes(rule, axes)) if rule is not None else 0
+            work = operations(rule, kind, local_sizes(rule, axes), dict(attrs)) if rule is not None else 0
             dtype = types[0].dtype if types else "f32"
             found = self._times[key] = op_time(kind, work, sizes[:count], sizes[count:], dtype, self.hardware)
         return found

@@ -12,6 +12,7 @@ so the virtual mesh runs a Program over the field as it would over NumPy.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial, reduce
 from hashlib import blake2b
 from typing import Any
@@ -20,11 +21,11 @@ import numpy as np
 
 from ..ir.graph import TensorType
 from ..rules.registry import find
-from . import contract, moving, pointwise
+from . import aten, byrule, contract, moving, pointwise
 from .modular import PRIMES, Field, FieldArray, Floats
 from .pointwise import Handler, Made, OpCall
 
-FAMILIES = (pointwise, contract, moving)
+FAMILIES = (pointwise, contract, moving, byrule, aten)
 HANDLERS: dict[str, Handler] = {op: handler for family in FAMILIES for op, handler in family.HANDLERS.items()}
 MEANINGS: dict[str, Handler] = {words: handler for family in FAMILIES for words, handler in family.MEANINGS.items()}
 
@@ -74,7 +75,8 @@ def _run(field: Field, handler: Handler, call: OpCall, operands: Sequence[Any]) 
     # Heights may overflow, and nothing may come of the heights of empty maxima.
     with np.errstate(all="ignore"):
         made = handler(field, call, operands)
-    return made if isinstance(made, tuple) else (made,)
+    results = made if isinstance(made, tuple) else (made,)
+    return tuple(replace(array, dtype=type.dtype) for array, type in zip(results, call.results))
 
 
 class FieldArrays:
@@ -91,9 +93,11 @@ class FieldArrays:
         with np.errstate(all="ignore"):
             if kind == "avg":
                 total = reduce(field.add, parts)
-                return field.scale(total, float(pow(len(parts), -1, field.p)), 1.0 / len(parts))
-            ways = {"sum": field.add, "prod": field.multiply, "max": field.larger, "min": field.smaller}
-            return reduce(ways[kind], parts)
+                total = field.scale(total, float(pow(len(parts), -1, field.p)), 1.0 / len(parts))
+            else:
+                ways = {"sum": field.add, "prod": field.multiply, "max": field.larger, "min": field.smaller}
+                total = reduce(ways[kind], parts)
+            return replace(total, dtype=parts[0].dtype)
 
     def part(self, array: FieldArray, dim: int, start: int, stop: int) -> FieldArray:
         where = (slice(None),) * dim + (slice(start, stop),)

@@ -8,7 +8,7 @@ million, and then the next round, with another prime and other functions, tells 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -97,7 +97,8 @@ class _Round:
         whole: list[Any] = [None] * len(graph.values)
         for i, value in enumerate(graph.inputs):
             generator = np.random.default_rng([*self.seed, i])
-            whole[value] = self.field.random(generator, graph.type(value).shape)
+            type = graph.type(value)
+            whole[value] = replace(self.field.random(generator, type.shape), dtype=type.dtype)
         for n, node in enumerate(graph.nodes):
             operands = [
                 [whole[v] for v in operand]

@@ -38,6 +38,8 @@ class FieldArray:
 
     residue: Floats
     height: Floats
+    dtype: str = ""
+    """Of the tensor that it stands for, where that is known: what an op is made of may depend on it."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -45,7 +47,7 @@ class FieldArray:
 
     def map(self, move: Callable[[Floats], Any]) -> FieldArray:
         """Move elements about, in both parts alike."""
-        return FieldArray(np.asarray(move(self.residue)), np.asarray(move(self.height)))
+        return FieldArray(np.asarray(move(self.residue)), np.asarray(move(self.height)), self.dtype)
 
     @property
     def truth(self) -> NDArray[np.bool_]:

@@ -48,7 +48,9 @@ def concatenate(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
 
 def join(parts: Sequence[FieldArray], axis: int) -> FieldArray:
     return FieldArray(
-        np.concatenate([x.residue for x in parts], axis=axis), np.concatenate([x.height for x in parts], axis=axis)
+        np.concatenate([x.residue for x in parts], axis=axis),
+        np.concatenate([x.height for x in parts], axis=axis),
+        parts[0].dtype,
     )
 
 

@@ -122,6 +122,8 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._copy(func, args, kwargs, source)
         if form.changes_metadata:
             return self._reshape_in_place(form, func, args, kwargs, source)
+        if form.name == "aten.cat":  # an empty vector goes with tensors of any rank, and adds nothing to them
+            args = ([tensor for tensor in args[0] if tensor.shape != (0,)] or args[0][:1], *args[1:])
         batch_norm = form.name == "aten.native_batch_norm" and args[3] is not None and args[5]
         if form.mutates or batch_norm:
             return self._mutate(form, func, args, kwargs, source, "running_" if batch_norm else None)

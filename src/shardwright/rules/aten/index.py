@@ -17,7 +17,7 @@ same("aten.embedding", base="take", to=lambda attrs, rank: {"axis": 0})
 same("aten.index_select", base="take", to=lambda attrs, rank: {"axis": dim(attrs, rank)})
 
 
-@rule("aten.embedding_dense_backward", cost="gather", meaning="by rule")
+@rule("aten.embedding_dense_backward", cost="gather", meaning="take_grad")
 def embedding_backward(call: Call) -> str:
     """Rows of the gradient are summed where the index points; each device sums what falls into its rows."""
     if call.attr("scale_grad_by_freq"):  # counts how often each row is used, in all samples

@@ -71,8 +71,13 @@ rule("aten.bucketize.Tensor", lambda call: write(
 for _name in ("tril", "triu"):
     same(f"aten.{_name}", base=_name, to=lambda attrs, rank: {"k": attrs.get("diagonal", 0)})
 
-for _name in ("full", "zeros", "ones", "empty.memory_format", "empty", "scalar_tensor", "empty_strided"):
-    same(f"aten.{_name}", base="full")
+for _name, _value in {"full": "fill_value", "zeros": 0, "ones": 1, "empty.memory_format": 0, "empty": 0,
+                      "scalar_tensor": "s", "empty_strided": 0}.items():  # fmt: skip
+    same(
+        f"aten.{_name}",
+        base="full",
+        to=lambda attrs, rank, said=_value: {"value": attrs[said] if isinstance(said, str) else said},
+    )
 
 
 def _like(call: Call) -> str:

@@ -26,7 +26,6 @@ TERNARY: Mapping[str, tuple[str, ...]] = {
     "addcmul": ("P(sum), P(sum), R -> P(sum)", "P(sum), R, P(sum) -> P(sum)"),
     "addcdiv": ("P(sum), P(sum), R -> P(sum)",),
     "lerp": ("P(sum), P(sum), R -> P(sum)",),
-    "where": ("R, P(any), P(any) -> P(any)",),
 }
 
 
@@ -67,7 +66,13 @@ def _transfers(facts: OpFacts, call: Call) -> list[str]:
     if facts.short.endswith("_backward"):
         return _linear_in_first(facts, present)
     rows = _known(facts, call)
-    return [row for row in (_without(row, present, len(facts.tensors)) for row in rows) if row]
+    return [row for row in (_without(row, present, len(facts.tensors)) for row in rows) if row and _proven(row)]
+
+
+def _proven(row: str) -> bool:
+    """Of several operands the exact proof keeps sums, of one also order; products it does not."""
+    kinds = ("sum", "avg", "any") if ", " in row.split(" -> ")[0] else ("sum", "avg", "any", "max", "min")
+    return all(state == "R" or state[2:-1] in kinds for state in row.replace(" -> ", ", ").split(", "))
 
 
 def _linear_in_first(facts: OpFacts, present: list[int]) -> list[str]:
@@ -132,14 +137,24 @@ def _padded(rows: tuple[str, ...], count: int) -> tuple[str, ...]:
 def _filled(attrs: Mapping[str, Any], count: int) -> tuple[str, ...]:
     """Every device fills in the same number; what combines those must give the number back."""
     if count == 3:
-        return ("P(any), R, P(any) -> P(any)",)
-    value = attrs.get("value")
-    kinds = ["max", "min", "avg", *(["sum"] if value == 0 else []), *(["prod"] if value in (0, 1) else [])]
+        return ("P(sum), R, P(sum) -> P(sum)",)
+    kinds = ("sum", "avg") if attrs.get("value") == 0 else ()
     return tuple(f"P({kind}), R -> P({kind})" for kind in kinds)
 
 
 for _name in ("alias", "detach", "lift_fresh", "lift_fresh_copy", "contiguous", "positive", "clone", "lift"):
     same(f"aten.{_name}", base="copy")
+for _name, _base in {
+    "neg": "negative",
+    "where.self": "where",
+    "maximum": "maximum",
+    "minimum": "minimum",
+    "max.other": "maximum",
+    "min.other": "minimum",
+    "deg2rad": "deg2rad",
+    "rad2deg": "rad2deg",
+}.items():
+    same(f"aten.{_name}", base=_base)
 
 
 @rule("aten._to_copy", flow=Flow.POINTWISE, cost="pointwise", meaning="cast", beyond=(

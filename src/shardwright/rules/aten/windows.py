@@ -22,10 +22,8 @@ def _convolved(call: Call, input: tuple[int, ...], weight: tuple[int, ...]) -> t
     rank = len(weight) - 2
     lead = ["n"] if len(input) == rank + 2 else []
     a, b = ("(g a)", "(g b)") if call.attr("groups") > 1 else ("a", "b")
-    inner = ["b", "a"] if call.attr("transposed") else ["a", "b"]
     first = a if call.attr("transposed") else b
     second = "b" if call.attr("transposed") else "a"
-    del inner
     return (
         [*lead, a, *_space(rank, "i")],
         [first, second, *_space(rank, "k")],
@@ -34,8 +32,12 @@ def _convolved(call: Call, input: tuple[int, ...], weight: tuple[int, ...]) -> t
     )
 
 
-def _sizes(call: Call, input: tuple[int, ...], weight: tuple[int, ...]) -> dict[str, int]:
-    return {"g": call.attr("groups")} if call.attr("groups") > 1 else {}
+def _sizes(call: Call, input: tuple[int, ...], weight: tuple[int, ...], result: tuple[int, ...]) -> dict[str, int]:
+    """How many groups there are, from the shapes: on a shard there are fewer."""
+    if call.attr("groups") == 1:
+        return {}
+    channels = (result if call.attr("transposed") else input)[1 - len(weight)]
+    return {"g": channels // max(weight[1], 1)}
 
 
 @rule("aten.convolution", cost="convolution", meaning="by rule")
@@ -50,11 +52,11 @@ def convolution(call: Call) -> Rule:
     if len(call.operands) == 3:
         notes["a"] = "whole" if call.attr("groups") > 1 else "sum form(once)"
         rows = ["P(sum), R, P(sum) -> P(sum)", "R, P(sum), P(sum) -> P(sum)"]
-        return write([of_x, of_w, bias], [out], notes, rows), _sizes(call, x, w)
+        return write([of_x, of_w, bias], [out], notes, rows), _sizes(call, x, w, call.results[0])
     if call.attr("groups") > 1:
         notes["a"] = "whole"
     rows = ["P(sum), R -> P(sum)", "R, P(sum) -> P(sum)"]
-    return write([of_x, of_w], [out], notes, rows), _sizes(call, x, w)
+    return write([of_x, of_w], [out], notes, rows), _sizes(call, x, w, call.results[0])
 
 
 @rule("aten.convolution_backward", cost="convolution", meaning="by rule")
@@ -72,7 +74,7 @@ def convolution_backward(call: Call) -> Rule:
     elif wanted[2]:
         notes[f"a@{len(results) - 1}"] = "same"  # the gradient of the bias does not look at the input
     rows = [f"P(sum), R, R -> {', '.join(['P(sum)'] * len(results))}"]
-    return write([out, of_x, of_w], results, notes, rows), _sizes(call, x, w)
+    return write([out, of_x, of_w], results, notes, rows), _sizes(call, x, w, grad)
 
 
 # -- pooling and upsampling: the last dims are space, all before them pass ----------------------------------

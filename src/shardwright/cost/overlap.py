@@ -1,0 +1,84 @@
+"""Which collectives can hide behind compute.
+
+A collective is told by the value it moves:
+
+| role | the value | hides behind |
+|---|---|---|
+| ``weight`` | comes from state, before any arithmetic, and arithmetic needs it | what is computed before its use |
+| ``gradient`` | only leads to new state, with no arithmetic left on the way | what is left of the backward pass |
+| none | everything else | nothing: what follows waits for it |
+
+State is what a step updates, so a program without updates has no roles.  All copies of a value have its role; hence a
+solver, which thinks of values, and a Program, which holds the copies, agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from ..ir.graph import Graph
+from ..ir.program import Program
+from ..rules.registry import find
+from .compute import ARITHMETIC, cost_class
+
+
+class _Step(NamedTuple):
+    reads: tuple[int, ...]
+    makes: tuple[int, ...]
+    works: bool
+
+
+def graph_roles(graph: Graph) -> tuple[str | None, ...]:
+    """The role of every value of a Graph."""
+    steps = [_Step(node.inputs, node.results, _works(node.op)) for node in graph.nodes]
+    state = [graph.inputs[i] for i, _ in graph.updates]
+    return _roles(len(graph.values), steps, state, [graph.outputs[j] for _, j in graph.updates])
+
+
+def program_roles(program: Program, graph: Graph | None = None) -> tuple[str | None, ...]:
+    """The role of every value of a Program; with its ``graph`` ops of local forms count as what they carry out."""
+    alike: dict[int, int] = {}
+    of = [local.id if local.origin is None else alike.setdefault(local.origin, local.id) for local in program.values]
+    steps = []
+    for instr in program.instrs:
+        op = instr.op
+        if graph is not None and instr.node is not None and find(op) is None:
+            op = graph.nodes[instr.node].op
+        reads, makes = (tuple(of[value] for value in values) for values in (instr.as_node().inputs, instr.results))
+        steps.append(_Step(reads, makes, not instr.is_collective and instr.node is not None and _works(op)))
+    state = [of[program.inputs[i]] for i, _ in program.updates]
+    found = _roles(len(program.values), steps, state, [of[program.outputs[j]] for _, j in program.updates])
+    return tuple(found[value] for value in of)
+
+
+def _works(op: str) -> bool:
+    return cost_class(find(op)) in ARITHMETIC
+
+
+def _roles(count: int, steps: Sequence[_Step], state: Iterable[int], updated: Iterable[int]) -> tuple[str | None, ...]:
+    made, stateful, needed, renewing = ([False] * count for _ in range(4))
+    for value in state:
+        stateful[value] = True
+    for value in updated:
+        renewing[value] = True
+    for step in steps:
+        worked = step.works or any(made[value] for value in step.reads)
+        from_state = any(stateful[value] for value in step.reads)
+        for value in step.makes:
+            made[value] |= worked
+            stateful[value] |= from_state
+    for step in reversed(steps):
+        needs = step.works or any(needed[value] for value in step.makes)
+        renews = any(renewing[value] for value in step.makes)
+        for value in step.reads:
+            needed[value] |= needs
+            renewing[value] |= renews
+    return tuple(
+        "weight"
+        if needed[value] and stateful[value] and not made[value]
+        else "gradient"
+        if renewing[value] and not needed[value]
+        else None
+        for value in range(count)
+    )

@@ -1,0 +1,42 @@
+"""Programs of PyTorch ops: on N virtual devices in this process, and on real processes under ``torchrun``.
+
+The idea: a Program is one text for all devices; `emit` writes what one of them does as an FX `GraphModule` of plain
+ATen calls and functional collectives, which runs as it is and which ``torch.compile`` accepts.  `TorchEngine` gives it
+process groups and runs it.  `exchange` is the only place that says how a collective is carried out (padding, order,
+element types): the engine's own collectives and emitted programs share it.
+
+| file | what it holds |
+|---|---|
+| `arrays` | `TorchArrays` for the virtual mesh; scatter and assemble in one process |
+| `wire` | what is sent for an element type, how it is combined: NaN, bool, half and unsigned types |
+| `groups` | process groups for mesh axes, made once |
+| `exchange` | collectives as one rank carries them out: pack, exchange, unpack |
+| `emit`, `code` | the Program of one rank as a `GraphModule`; the Python it runs |
+| `attention` | which kernel computes attention on a device |
+| `engine` | `TorchEngine`: collectives by name, compiled Programs |
+| `safety`, `watch` | ranks compare what they run; a fault on one of them ends all, with its reason |
+| `private` | everything taken from PyTorch's private modules, with the reason |
+
+To extend: an op that needs more than a plain call gets a kernel in the frontend; another attention kernel is a line in
+`attention`; another backend's gaps in element types are a line in `wire`.
+"""
+
+from .arrays import TorchArrays, assemble, scatter, shard
+from .emit import emit
+from .engine import CompiledRank, TorchEngine
+from .groups import Group, NamedGroups, ProcessGroups
+from .safety import RankError
+
+__all__ = [
+    "CompiledRank",
+    "Group",
+    "NamedGroups",
+    "ProcessGroups",
+    "RankError",
+    "TorchArrays",
+    "TorchEngine",
+    "assemble",
+    "emit",
+    "scatter",
+    "shard",
+]

@@ -1,0 +1,360 @@
+"""`TorchEngine`: this process as one device of a mesh, over torch.distributed (gloo, NCCL).
+
+Launch with ``torchrun``; every process makes the same engine and does the same things in the same order:
+
+    engine = TorchEngine("dp=2, tp=2")
+    compiled = engine.compile(program)
+    outputs, executed = compiled.run([engine.scatter(x, x_spec), ...])
+
+The collectives take any tensor: 0-d, not contiguous, of any element type, of another size on each rank along dim 0,
+or empty.  A group is None (all of the mesh), names of mesh axes, or a process group.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ...errors import GraphError, MeshError, SpecError
+from ...frontends.torch import dtype_name, tensor_type, torch_dtype
+from ...ir.graph import TensorType
+from ...ir.program import Instr, Local, Program
+from ...lower.lowering import LOCAL_STEPS
+from ...spec.chunks import nested_chunk
+from ...spec.mesh import DeviceMesh
+from ...spec.reshard import reshard
+from ...spec.sharding import ShardingSpec
+from ..virtual import Executed
+from . import exchange
+from .arrays import shard
+from .emit import emit
+from .groups import Group, NamedGroups, ProcessGroups, ranks_along
+from .safety import Guard, default_timeout
+from .wire import moved_as, reduced_as
+
+_MOST_DIMS = 16
+
+
+def _run_op(op: Any, *args: Any, **kwargs: Any) -> Any:
+    return op(*args, **kwargs)
+
+
+_run_alone = exchange.stand_in(_run_op)
+
+
+def _now(peers: exchange.Peers) -> Any:
+    return _run_op if peers.count > 1 else _run_alone
+
+
+class TorchEngine:
+    """One rank of a mesh of processes.
+
+    ``mesh`` is anything that says a mesh; of a PyTorch `DeviceMesh` the process groups are used too.  Without one it
+    is all processes in a row.  ``timeout`` (seconds; also ``SHARDWRIGHT_TIMEOUT``) is how long a step may wait for
+    others.  ``check=False`` leaves out the comparison of ranks and the watch over them.
+    """
+
+    name = "torch"
+
+    def __init__(
+        self,
+        mesh: Any = None,
+        *,
+        device: Any = None,
+        timeout: float | None = None,
+        allow_smaller_mesh: bool = False,
+        check: bool = True,
+    ) -> None:
+        _join_others()
+        world = dist.get_world_size() if dist.is_initialized() else 1
+        self.rank = dist.get_rank() if dist.is_initialized() else 0
+        self.mesh = DeviceMesh.of({"rank": world} if mesh is None else mesh)
+        self.position = _position(self.mesh, self.rank, world, allow_smaller_mesh)
+        self.device = torch.device(device) if device is not None else _own_device()
+        self.timeout = default_timeout() if timeout is None else timeout
+        torch_mesh = mesh if hasattr(mesh, "get_group") else None
+        self.groups: Any = NamedGroups()
+        self.guard: Guard | None = None
+        if world > 1:
+            self.groups = ProcessGroups(self.rank, timedelta(seconds=max(self.timeout, 1)), torch_mesh)
+            if check:
+                self.guard = Guard(self.mesh, self.rank, self.timeout)
+        self._assembling: dict[Any, CompiledRank] = {}
+
+    def supports_distributed(self) -> bool:
+        return bool(dist.is_available())
+
+    # -- collectives by name ----------------------------------------------------------------------------
+
+    def all_reduce_sum(self, tensor: Any, group: Any = None) -> Any:
+        return self.all_reduce(tensor, "sum", group)
+
+    def all_reduce(self, tensor: Any, reduction: str = "sum", group: Any = None) -> Any:
+        """Combined over the group; NaN is kept in max and min."""
+        tensor, peers = tensor.detach(), self._peers(group)
+        wire = reduced_as(dtype_name(tensor.dtype), reduction, peers.count)
+        return exchange.all_reduce(_now(peers), tensor, wire, peers)()
+
+    def all_gather(self, tensor: Any, group: Any = None) -> Any:
+        """Joined along dim 0, where sizes may differ; 0-d tensors become a vector."""
+        tensor, peers = tensor.detach(), self._peers(group)
+        tensor = tensor.reshape(1) if tensor.dim() == 0 else tensor
+        sizes = self._sizes(tensor, peers)
+        wire = moved_as(dtype_name(tensor.dtype))
+        return exchange.all_gather(_now(peers), tensor, tuple(tensor.shape), 0, sizes, wire, peers)()
+
+    def reduce_scatter(self, tensor: Any, group: Any = None) -> Any:
+        """Summed over the group; every member keeps its chunk of dim 0, the last ones may be smaller or empty."""
+        tensor, peers = tensor.detach(), self._peers(group)
+        cuts = _chunks(tensor, peers.count, "reduce_scatter")
+        wire = reduced_as(dtype_name(tensor.dtype), "sum", peers.count)
+        return exchange.reduce_scatter(_now(peers), tensor, tuple(tensor.shape), 0, cuts, wire, peers)()
+
+    def all_to_all(self, tensor: Any, group: Any = None) -> Any:
+        """Chunk i of dim 0 goes to member i; what arrives is joined along dim 0."""
+        tensor, peers = tensor.detach(), self._peers(group)
+        _chunks(tensor, peers.count, "all_to_all")
+        sizes = self._sizes(tensor, peers)
+        cuts = [[nested_chunk(size, [peers.count], [i]) for i in range(peers.count)] for size in sizes]
+        widths = [[stop - start for start, stop in member] for member in cuts]
+        wire = moved_as(dtype_name(tensor.dtype))
+        return exchange.regroup(_now(peers), tensor, widths, wire, peers)()
+
+    def permute(self, tensor: Any, pairs: Sequence[tuple[int, int]], group: Any = None) -> Any:
+        """For each pair (source, target) of members the source's tensor, of the same shape; zeros for who gets none."""
+        tensor, peers = tensor.detach(), self._peers(group)
+        _check_pairs(pairs, peers.count)
+        sources = {target: source for source, target in pairs}
+        spare = [member for member in range(peers.count) if member not in set(sources.values())]
+        # Everybody sends to one: who is not in a pair gets what nobody asked for, and drops it.
+        full = [sources[member] if member in sources else spare.pop(0) for member in range(peers.count)]
+        shape, wire = tuple(tensor.shape), moved_as(dtype_name(tensor.dtype))
+        got = exchange.permute(_now(peers), tensor, shape, shape, shape, full, wire, peers)()
+        return got if peers.me in sources else torch.zeros_like(tensor)
+
+    def broadcast(self, tensor: Any, source: int = 0, group: Any = None) -> Any:
+        """The tensor of one member, everywhere; others give one of the same shape and type."""
+        tensor, peers = tensor.detach(), self._peers(group)
+        if not 0 <= source < peers.count:
+            raise MeshError(f"no member {source} in a group of {peers.count}", help="count members of the group from 0")
+        return exchange.broadcast(_now(peers), tensor, source, moved_as(dtype_name(tensor.dtype)), peers)()
+
+    def _peers(self, group: Any) -> exchange.Peers:
+        if group is None:
+            ranks = self.mesh.device_ids
+        elif isinstance(group, str):
+            ranks = ranks_along(self.mesh, self.position, [group])
+        elif isinstance(group, Sequence):
+            ranks = ranks_along(self.mesh, self.position, group)
+        else:
+            ranks = tuple(dist.get_process_group_ranks(group))
+            return exchange.Peers(Group(group.group_name, ranks), ranks, self.rank)
+        if len(ranks) > 1 and not dist.is_initialized():
+            raise _no_processes(len(ranks))
+        return exchange.Peers(self.groups.of(ranks), ranks, self.rank)
+
+    def _sizes(self, tensor: Any, peers: exchange.Peers) -> list[int]:
+        """What every member has along dim 0; one small collective, which also tells whether they fit together."""
+        if tensor.dim() > _MOST_DIMS:
+            raise SpecError(f"a tensor of {tensor.dim()} dims", help=f"{_MOST_DIMS} at most can be gathered")
+        facts = [tensor.dim(), _DTYPE_CODES.index(dtype_name(tensor.dtype)), *tensor.shape]
+        row = torch.tensor(facts + [0] * (_MOST_DIMS + 2 - len(facts)), dtype=torch.int64, device=tensor.device)
+        shape = (len(row),)
+        gather = exchange.all_gather(_now(peers), row, shape, 0, [len(row)] * peers.count, moved_as("i64"), peers)
+        rows = gather().reshape(peers.count, -1).tolist()
+        _check_alike(rows, peers)
+        return [int(row[2]) for row in rows]
+
+    # -- programs ---------------------------------------------------------------------------------------
+
+    def compile(self, program: Program) -> CompiledRank:
+        """This rank's part of a Program; ranks compare what they are about to run."""
+        return CompiledRank(program, self)
+
+    def scatter(self, whole: Any, spec: Any) -> Any:
+        """This rank's shard of a tensor that every rank has: a view of it, on the engine's device."""
+        return shard(whole, self._spec(spec, whole.dim()), self.position).to(self.device)
+
+    def assemble(self, local: Any, spec: Any, shape: Sequence[int]) -> Any:
+        """The whole tensor, on every rank, from what each of them holds."""
+        spec = self._spec(spec, len(shape)).closed()
+        if spec.is_replicated:
+            return local
+        type = TensorType(tuple(shape), dtype_name(local.dtype))
+        key = (spec, type)
+        if key not in self._assembling:
+            self._assembling[key] = CompiledRank(_gathering(spec, type), self, compare=False)
+        return self._assembling[key]([local])[0]
+
+    def _spec(self, spec: Any, rank: int) -> ShardingSpec:
+        return ShardingSpec.of(spec, self.mesh, rank)
+
+
+class CompiledRank:
+    """One rank's part of a Program, ready to run."""
+
+    def __init__(self, program: Program, engine: TorchEngine, compare: bool = True) -> None:
+        if program.mesh != engine.mesh:
+            raise MeshError(
+                "the program is for another mesh",
+                rows=[("program", str(program.mesh)), ("engine", str(engine.mesh))],
+            )
+        if program.mesh.size > 1 and not dist.is_initialized():
+            raise _no_processes(program.mesh.size)
+        self.program = program
+        self.engine = engine
+        if engine.guard is not None and compare:
+            engine.guard.compare_programs(program)
+        self.module = emit(program, engine.position, engine.groups, engine.device)
+        self.executed = Executed(list(self.module.meta["collectives"]))
+        values = [program.values[value] for value in program.inputs]
+        self.names = [local.name for local in values]
+        self.types = [TensorType(local.local_shape(engine.position), local.type.dtype) for local in values]
+        self._expected = [(torch.Size(type.shape), torch_dtype(type.dtype)) for type in self.types]
+        self._forward = self.module.forward
+        self._first = compare
+
+    def __call__(self, inputs: Sequence[Any]) -> list[Any]:
+        return self.run(inputs)[0]
+
+    def run(self, inputs: Sequence[Any]) -> tuple[list[Any], Executed]:
+        """This rank's shards of the inputs -> of the outputs, and what was done."""
+        guard = self.engine.guard
+        if guard is None:
+            wrong = self.wrong_inputs(inputs)
+            if wrong:
+                raise _misfit(self.program, wrong)
+            with torch.no_grad():
+                return list(self._forward(*inputs)), self.executed
+        with guard.step(self.program.name):
+            wrong = self.wrong_inputs(inputs)
+            if self._first:
+                guard.compare_inputs(self.program, wrong)
+                self._first = False
+            if wrong:
+                raise _misfit(self.program, wrong)
+            with torch.no_grad():
+                return list(self._forward(*inputs)), self.executed
+
+    def wrong_inputs(self, inputs: Sequence[Any]) -> list[str]:
+        """What is not as the program says."""
+        if len(inputs) != len(self._expected):
+            return [f"{len(inputs)} inputs, not {len(self._expected)}"]
+        found = []
+        for i, (given, (shape, dtype)) in enumerate(zip(inputs, self._expected)):
+            if given.dtype is not dtype or given.shape != shape:
+                found.append(f"{self.names[i]} is {tensor_type(given)}, not {self.types[i]}")
+        return found
+
+
+def _misfit(program: Program, wrong: Sequence[str]) -> GraphError:
+    return GraphError(
+        f"the inputs are not those of {program.name}",
+        rows=[("input", text) for text in wrong[:5]],
+        help="give this rank's shards: engine.scatter(whole, spec)",
+    )
+
+
+def _gathering(spec: ShardingSpec, type: TensorType) -> Program:
+    """A program that makes a tensor whole."""
+    values, instrs = [Local(0, type, spec, "x")], []
+    for step in reshard(spec, ShardingSpec.replicate(spec.mesh, spec.rank), type.shape, type.item_bytes, idle=False):
+        values.append(Local(len(values), type, step.after.closed(), f"x_{len(values)}"))
+        said = {"dim": step.dim, "to_dim": step.to_dim, "reduction": step.reduction}
+        attrs = tuple(sorted((name, value) for name, value in said.items() if value is not None))
+        op = LOCAL_STEPS.get(step.kind, step.kind)
+        made = len(values) - 1
+        instrs.append(Instr(op, (made - 1,), (made,), attrs, step.axes, step.bytes, None, "assemble"))
+    return Program("assemble", spec.mesh, tuple(values), tuple(instrs), (0,), (len(values) - 1,))
+
+
+# -- where this process stands --------------------------------------------------------------------------
+
+
+def _join_others() -> None:
+    """Under torchrun the environment says all there is to say."""
+    told = all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+    if told and dist.is_available() and not dist.is_initialized():
+        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+
+
+def _own_device() -> torch.device:
+    backend = dist.get_backend() if dist.is_initialized() else ""
+    if torch.cuda.is_available() and backend != "gloo":
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    return torch.device("cpu")
+
+
+def _position(mesh: DeviceMesh, rank: int, world: int, allow_smaller: bool) -> int:
+    rows = [("mesh", f"{mesh}: {mesh.size} devices"), ("processes", str(world))]
+    if world == 1 and mesh.size > 1 and not dist.is_initialized():
+        raise _no_processes(mesh.size)
+    if max(mesh.device_ids) >= world:
+        raise MeshError(
+            "the mesh has devices that no process stands for",
+            rows=rows,
+            help=f"run torchrun --nproc-per-node {mesh.size}",
+        )
+    if mesh.size < world and not allow_smaller:
+        raise MeshError(
+            "the mesh is smaller than the number of processes",
+            rows=rows,
+            help="start as many processes as the mesh has devices, or pass allow_smaller_mesh=True",
+        )
+    if rank not in mesh.device_ids:
+        raise MeshError(
+            f"rank {rank} stands nowhere in the mesh", rows=rows, help="make the engine on the ranks of the mesh only"
+        )
+    return mesh.device_ids.index(rank)
+
+
+def _no_processes(size: int) -> MeshError:
+    return MeshError(
+        f"a mesh of {size} devices, but this is one process",
+        help=f"run torchrun --nproc-per-node {size} and torch.distributed.init_process_group(), "
+        "or use engine='virtual' for several devices in one process",
+    )
+
+
+# -- checks ---------------------------------------------------------------------------------------------
+
+_DTYPE_CODES = ["bool", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64", "c64",
+                "c128", "f8e4m3", "f8e5m2"]  # fmt: skip
+
+
+def _chunks(tensor: Any, parts: int, what: str) -> list[tuple[int, int]]:
+    if tensor.dim() == 0:
+        raise SpecError(f"{what} cuts dim 0, and a 0-d tensor has none", help="reshape it to one dim first")
+    return [nested_chunk(tensor.shape[0], [parts], [i]) for i in range(parts)]
+
+
+def _check_alike(rows: Sequence[Sequence[int]], peers: exchange.Peers) -> None:
+    """All but dim 0 must agree; every rank sees the same rows, so every rank raises."""
+    first = rows[0]
+    for rank, row in zip(peers.ranks, rows):
+        if row[:2] != first[:2] or row[3:] != first[3:]:
+            raise SpecError(
+                f"the tensor of rank {rank} does not fit that of rank {peers.ranks[0]}",
+                rows=[(f"rank {r}", _row_text(row)) for r, row in zip(peers.ranks, rows)],
+                help="they may differ along dim 0 only",
+            )
+
+
+def _row_text(row: Sequence[int]) -> str:
+    return str(TensorType(tuple(row[2 : 2 + row[0]]), _DTYPE_CODES[row[1]]))
+
+
+def _check_pairs(pairs: Sequence[tuple[int, int]], count: int) -> None:
+    for what, members in (("source", [s for s, _ in pairs]), ("target", [t for _, t in pairs])):
+        for i, member in enumerate(members):
+            if member in members[:i] or not 0 <= member < count:
+                raise SpecError(
+                    f"member {member} cannot be a {what} here",
+                    rows=[("pairs", str(list(pairs))), ("members", str(count))],
+                    help=f"each of 0 to {count - 1} stands once among the {what}s at most",
+                )

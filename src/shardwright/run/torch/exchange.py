@@ -1,0 +1,282 @@
+"""Collectives as one rank carries them out: pack, exchange, unpack.
+
+Every function gets ``call``, which runs an op or writes it into a graph, so that the engine's collectives and emitted
+programs are one text.  A collective returns a function that waits and unpacks, so that others may start meanwhile.
+
+A *buffer* holds one block for each member of the group, in the order of the process group, along dim 0.  Blocks are
+equal: uneven shards are padded to the largest.  Who sends what is known beforehand, so every rank makes the same calls,
+whatever it holds.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+
+from ...spec.sharding import Shape
+from . import private as _private  # noqa: F401  registers the operators
+from .groups import Group
+from .wire import Call, Wire
+
+aten = torch.ops.aten
+_functional = torch.ops._c10d_functional
+WAIT = _functional.wait_tensor.default
+Finish = Callable[[], Any]
+_SAME_SHAPE = (
+    WAIT,
+    _functional.all_reduce.default,
+    _functional.all_to_all_single.default,
+    _functional.broadcast.default,
+)
+
+
+@dataclass(frozen=True)
+class Peers:
+    """The members of a group in the order the collective speaks of, and where they stand in the process group."""
+
+    group: Group
+    ranks: tuple[int, ...]
+    rank: int
+
+    @property
+    def count(self) -> int:
+        return len(self.ranks)
+
+    @property
+    def me(self) -> int:
+        return self.ranks.index(self.rank)
+
+    @property
+    def places(self) -> list[int]:
+        """For each member its block of a buffer."""
+        return [self.group.ranks.index(rank) for rank in self.ranks]
+
+
+def stand_in(call: Call) -> Call:
+    """In place of collectives, local ops that give the same shapes: one rank of a program, run alone."""
+
+    def alone(op: Any, *args: Any, **kwargs: Any) -> Any:
+        if op in _SAME_SHAPE:
+            return args[0]
+        if op is _functional.all_gather_into_tensor.default:
+            return call(aten.cat.default, [args[0]] * args[1], 0)
+        if op is _functional.reduce_scatter_tensor.default:
+            return call(operator.getitem, call(aten.chunk.default, args[0], args[2]), 0)
+        return call(op, *args, **kwargs)
+
+    return alone
+
+
+def all_reduce(call: Call, x: Any, wire: Wire, peers: Peers) -> Finish:
+    made = call(_functional.all_reduce.default, wire.encode(call, x), wire.reduction, peers.group.name)
+    return lambda: wire.decode(call, call(WAIT, made))
+
+
+def broadcast(call: Call, x: Any, source: int, wire: Wire, peers: Peers) -> Finish:
+    """``source`` counts members."""
+    x = call(aten.contiguous.default, wire.encode(call, x))
+    made = call(_functional.broadcast.default, x, peers.places[source], peers.group.name)
+    return lambda: wire.decode(call, call(WAIT, made))
+
+
+def all_gather(call: Call, x: Any, shape: Shape, dim: int, sizes: Sequence[int], wire: Wire, peers: Peers) -> Finish:
+    """``shape`` is this rank's, ``sizes`` what each member has of ``dim``."""
+    shape = _sent(shape, wire)
+    block = _replaced(shape, dim, max(sizes))
+    x = call(aten.contiguous.default, pad(call, wire.encode(call, x), shape, block))
+    made = call(_functional.all_gather_into_tensor.default, x, peers.count, peers.group.name)
+    got = (peers.count * block[0], *block[1:])
+    return lambda: wire.decode(call, unpack(call, call(WAIT, made), got, block, dim, sizes, peers.places))
+
+
+def reduce_scatter(
+    call: Call, x: Any, shape: Shape, dim: int, cuts: Sequence[tuple[int, int]], wire: Wire, peers: Peers
+) -> Finish:
+    """``cuts`` is what each member keeps of ``dim``."""
+    shape = _sent(shape, wire)
+    block = _replaced(shape, dim, _widest(cuts))
+    x, sent = pack(call, wire.encode(call, x), shape, dim, cuts, peers.places)
+    made = call(_functional.reduce_scatter_tensor.default, x, wire.reduction, peers.count, peers.group.name)
+    got = (sent[0] // peers.count, *sent[1:])
+    start, stop = cuts[peers.me]
+
+    def finish() -> Any:
+        mine = reshape(call, call(WAIT, made), got, block)
+        return wire.decode(call, take(call, mine, block, dim, stop - start))
+
+    return finish
+
+
+def all_to_all(
+    call: Call,
+    x: Any,
+    shape: Shape,
+    dim: int,
+    sizes: Sequence[int],
+    to_dim: int,
+    cuts: Sequence[tuple[int, int]],
+    wire: Wire,
+    peers: Peers,
+    order: Sequence[int],
+) -> Finish:
+    """Shards of ``dim`` are joined, ``to_dim`` is cut, by member as ``cuts`` says.
+
+    ``order`` says which member holds which shard of ``dim``, and ``sizes`` what these shards have of it.
+    """
+    shape = _sent(shape, wire)
+    padded = _replaced(shape, dim, max(sizes))
+    block = _replaced(padded, to_dim, _widest(cuts))
+    x, sent = pack(call, pad(call, wire.encode(call, x), shape, padded), padded, to_dim, cuts, peers.places)
+    rows = [sent[0] // peers.count] * peers.count
+    made = call(_functional.all_to_all_single.default, x, rows, rows, peers.group.name)
+    start, stop = cuts[peers.me]
+    places = [peers.places[member] for member in order]
+
+    def finish() -> Any:
+        whole = unpack(call, call(WAIT, made), sent, block, dim, sizes, places)
+        return wire.decode(call, take(call, whole, block, to_dim, stop - start))
+
+    return finish
+
+
+def regroup(call: Call, x: Any, widths: Sequence[Sequence[int]], wire: Wire, peers: Peers) -> Finish:
+    """Rows of dim 0: ``widths[i][j]`` of them go from member i to member j, and are joined in the order of i."""
+    me, places = peers.me, peers.places
+    x = call(aten.contiguous.default, wire.encode(call, x))
+    if not _in_order(places):
+        cut = call(aten.split_with_sizes.default, x, list(widths[me]))
+        x = call(aten.cat.default, [call(operator.getitem, cut, places.index(i)) for i in range(peers.count)], 0)
+    sent = [widths[me][places.index(i)] for i in range(peers.count)]
+    received = [widths[places.index(i)][me] for i in range(peers.count)]
+    made = call(_functional.all_to_all_single.default, x, received, sent, peers.group.name)
+
+    def finish() -> Any:
+        got = call(WAIT, made)
+        if not _in_order(places):
+            cut = call(aten.split_with_sizes.default, got, received)
+            got = call(aten.cat.default, [call(operator.getitem, cut, place) for place in places], 0)
+        return wire.decode(call, got)
+
+    return finish
+
+
+def permute(
+    call: Call, x: Any, shape: Shape, after: Shape, block: Shape, sources: Sequence[int], wire: Wire, peers: Peers
+) -> Finish:
+    """Every member gets what ``sources[member]`` has, everybody sends to one; ``block`` is the largest shard."""
+    me, places = peers.me, peers.places
+    shape, after, block = _sent(shape, wire), _sent(after, wire), _sent(block, wire)
+    count = prod(block)
+    flat = reshape(call, pad(call, wire.encode(call, x), shape, block), block, (count,))
+    sent, received = [0] * peers.count, [0] * peers.count
+    sent[places[list(sources).index(me)]] = count
+    received[places[sources[me]]] = count
+    flat = call(aten.contiguous.default, flat)
+    made = call(_functional.all_to_all_single.default, flat, received, sent, peers.group.name)
+
+    def finish() -> Any:
+        got = reshape(call, call(WAIT, made), (count,), block)
+        for d, size in enumerate(after):
+            got = take(call, got, block, d, size)
+        return wire.decode(call, got)
+
+    return finish
+
+
+# -- buffers --------------------------------------------------------------------------------------------
+
+
+def pad(call: Call, x: Any, shape: Shape, wanted: Shape) -> Any:
+    """Zeros after the end of every dim that is too short."""
+    if shape == wanted:
+        return x
+    if prod(shape) == 0:
+        return call(aten.new_zeros.default, x, list(wanted))
+    amounts: list[int] = []
+    for have, want in zip(reversed(shape), reversed(wanted)):
+        amounts += [0, want - have]
+    while amounts[-2:] == [0, 0]:
+        del amounts[-2:]
+    return call(aten.constant_pad_nd.default, x, amounts, 0)
+
+
+def pack(
+    call: Call, x: Any, shape: Shape, dim: int, cuts: Sequence[tuple[int, int]], places: Sequence[int]
+) -> tuple[Any, Shape]:
+    """A buffer and its shape: the cuts of ``dim``, padded to equal blocks, in the order of the process group."""
+    count, width = len(cuts), _widest(cuts)
+    block = _replaced(shape, dim, width)
+    buffer = (count * block[0], *block[1:])
+    if prod(block) == 0:
+        return call(aten.new_zeros.default, x, list(buffer)), buffer
+    even = [(i * width, (i + 1) * width) for i in range(count)] == list(cuts)
+    in_order = _in_order(places)
+    if even and in_order and prod(shape[:dim]) == 1:  # the blocks lie one after the other as it is
+        flat = shape[dim:]
+        return call(aten.contiguous.default, reshape(call, x, shape, flat)), flat
+    if even:
+        pieces = call(aten.split.Tensor, x, width, dim)
+        if not in_order:
+            pieces = [call(operator.getitem, pieces, places.index(i)) for i in range(count)]
+    else:
+        cut = [
+            pad(call, call(aten.slice.Tensor, x, dim, start, stop), _replaced(shape, dim, stop - start), block)
+            for start, stop in cuts
+        ]
+        pieces = [cut[places.index(i)] for i in range(count)]
+    return call(aten.cat.default, pieces, 0), buffer
+
+
+def unpack(
+    call: Call, x: Any, shape: Shape, block: Shape, dim: int, sizes: Sequence[int], places: Sequence[int]
+) -> Any:
+    """The blocks of a buffer joined along ``dim``, without their padding; ``places`` says which comes when."""
+    count, total = len(sizes), sum(sizes)
+    whole = _replaced(block, dim, total)
+    if prod(whole) == 0:
+        return call(aten.new_zeros.default, x, list(whole))
+    in_order = _in_order(places)
+    gaps = any(size < block[dim] and any(sizes[i + 1 :]) for i, size in enumerate(sizes))
+    if in_order and not gaps and prod(block[:dim]) == 1:
+        long = _replaced(block, dim, block[dim] * count)
+        return take(call, reshape(call, x, shape, long), long, dim, total)
+    x = reshape(call, x, shape, (count * block[0], *block[1:]))
+    pieces = call(aten.split.Tensor, x, block[0])
+    if in_order and total == count * block[dim]:
+        return call(aten.cat.default, pieces, dim)
+    parts = [
+        take(call, call(operator.getitem, pieces, place), block, dim, size)
+        for size, place in zip(sizes, places)
+        if size
+    ]
+    return parts[0] if len(parts) == 1 else call(aten.cat.default, parts, dim)
+
+
+def take(call: Call, x: Any, shape: Shape, dim: int, size: int) -> Any:
+    """The first ``size`` of ``dim``."""
+    return x if shape[dim] == size else call(aten.slice.Tensor, x, dim, 0, size)
+
+
+def reshape(call: Call, x: Any, shape: Shape, wanted: Shape) -> Any:
+    return x if shape == wanted else call(aten.reshape.default, x, list(wanted))
+
+
+def _widest(cuts: Sequence[tuple[int, int]]) -> int:
+    return max(stop - start for start, stop in cuts)
+
+
+def _in_order(places: Sequence[int]) -> bool:
+    return all(place == i for i, place in enumerate(places))
+
+
+def _replaced(shape: Shape, dim: int, size: int) -> Shape:
+    return (*shape[:dim], size, *shape[dim + 1 :])
+
+
+def _sent(shape: Shape, wire: Wire) -> Shape:
+    return (*shape, 2) if wire.pairs else shape

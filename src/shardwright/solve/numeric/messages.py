@@ -1,0 +1,192 @@
+"""Message passing (TRW-S): a lower bound, reduced costs, and choices rounded from them.
+
+Messages move cost along the edges until nodes and edges can be minimised one by one; the sum of those minima is a
+lower bound that never falls from sweep to sweep.  Nodes are visited in order, then in reverse; a node spreads its
+cost over its edges ahead.  Memory enters by prices: a byte at moment t costs ``prices[t]``, and the bound is less by
+what the limits are worth.
+
+After a backward sweep all costs stand rearranged so that every term is at least zero and the constants add up to the
+bound; what a strategy, or a pair of them, still costs then is how far any choice with it must lie above the bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from .problem import NEVER, Floats, Ints, NumericProblem
+
+HUGE = 1e30
+"""Forbidden, in floats; finite, so that differences of two of them are no NaN."""
+
+
+@dataclass(slots=True)
+class _Group:
+    """Edges from one node to others with equally many strategies, all ahead or all behind."""
+
+    edges: Ints
+    tables: Floats
+    """(edges, strategies there, strategies here)"""
+    rows: slice
+    """Which of the node's incoming messages come over these edges."""
+    out: Ints
+    """Where the outgoing messages lie."""
+    others: Ints
+
+
+@dataclass(slots=True)
+class _Node:
+    messages: Floats
+    """Incoming, one row an edge."""
+    unary: Floats
+    ahead: list[_Group]
+    behind: list[_Group]
+    share: float
+
+
+class Messages:
+    """The state of message passing on one problem."""
+
+    def __init__(self, problem: NumericProblem) -> None:
+        self.problem = problem
+        self.states = int(problem.sizes.sum())
+        self.first: Ints = np.cumsum(problem.sizes) - problem.sizes
+        flat = np.concatenate(problem.costs) if problem.costs else np.zeros(0, np.int64)
+        self.base: Floats = np.where(flat < NEVER, flat, HUGE).astype(np.float64)
+        self.unary = self.base.copy()
+        self.prices: Floats = np.zeros(problem.limits.size)
+        self.bound = -np.inf
+        self.tables: list[Floats] = [
+            np.where(edge.table < NEVER, edge.table, HUGE).astype(np.float64) for edge in problem.edges
+        ]
+        self._build()
+
+    def _build(self) -> None:
+        sizes = self.problem.sizes
+        incident: list[list[tuple[bool, int, int, int]]] = [[] for _ in range(self.problem.nodes)]
+        for number, edge in enumerate(self.problem.edges):
+            incident[edge.first].append((True, int(sizes[edge.second]), edge.second, number))
+            incident[edge.second].append((False, int(sizes[edge.first]), edge.first, number))
+        lengths = np.array([len(edges) for edges in incident], np.int64) * sizes
+        starts = np.cumsum(lengths) - lengths
+        self.buffer: Floats = np.zeros(int(lengths.sum()))
+        # Where the message over an edge to its second, and to its first node begins.
+        to_second = np.zeros(len(self.problem.edges), np.int64)
+        to_first = np.zeros(len(self.problem.edges), np.int64)
+        for node, edges in enumerate(incident):
+            edges.sort()
+            for row, (ahead, _, _, number) in enumerate(edges):
+                (to_first if ahead else to_second)[number] = starts[node] + row * sizes[node]
+        self.to_first, self.to_second = to_first, to_second
+        self.nodes: list[_Node] = []
+        for node, edges in enumerate(incident):
+            size = int(sizes[node])
+            begin = int(starts[node])
+            messages = self.buffer[begin : begin + len(edges) * size].reshape(len(edges), size)
+            groups: tuple[list[_Group], list[_Group]] = ([], [])
+            row = 0
+            while row < len(edges):
+                ahead, width = edges[row][:2]
+                end = row
+                while end < len(edges) and edges[end][:2] == (ahead, width):
+                    end += 1
+                numbers = np.array([number for _, _, _, number in edges[row:end]], np.int64)
+                stacked = np.stack([self.tables[n].T if ahead else self.tables[n] for n in numbers])
+                out = (to_second if ahead else to_first)[numbers][:, None] + np.arange(width)
+                others = np.array([other for _, _, other, _ in edges[row:end]], np.int64)
+                groups[0 if ahead else 1].append(
+                    _Group(numbers, np.ascontiguousarray(stacked), slice(row, end), out, others)
+                )
+                row = end
+            ahead_count = sum(group.edges.size for group in groups[0])
+            share = 1.0 / max(1, ahead_count, len(edges) - ahead_count)
+            unary = self.unary[self.first[node] : self.first[node] + size]
+            self.nodes.append(_Node(messages, unary, groups[0], groups[1], share))
+
+    def set_prices(self, prices: Floats) -> None:
+        """Let a byte at each moment cost this."""
+        self.prices = prices
+        self.unary[:] = self.base + self.problem.pieces.price(prices, self.states)
+
+    def sweep(self) -> float:
+        """Forward and back once; returns the bound, which is also kept."""
+        for node in self.nodes:
+            self._send(node, node.ahead)
+        total = 0.0
+        for node in reversed(self.nodes):
+            total += self._send(node, node.behind)
+        self.bound = total - float(self.prices @ self.problem.limits)
+        return self.bound
+
+    def _send(self, node: _Node, groups: list[_Group]) -> float:
+        sums = node.unary + node.messages.sum(0)
+        least = float(sums.min())
+        sums -= least
+        sums *= node.share
+        for group in groups:
+            rest = sums - node.messages[group.rows]
+            found = (group.tables + rest[:, None, :]).min(2)
+            low = found.min(1)
+            found -= low[:, None]
+            self.buffer[group.out] = found
+            least += float(low.sum())
+        return least
+
+    def round(self, rng: np.random.Generator | None = None, noise: float = 0.0) -> Ints:
+        """A choice: node by node, what is best given the nodes behind and the messages from ahead."""
+        choice = np.zeros(self.problem.nodes, np.int64)
+        for place, node in enumerate(self.nodes):
+            sums = node.unary.copy()
+            for group in node.ahead:
+                sums += node.messages[group.rows].sum(0)
+            for group in node.behind:
+                sums += group.tables[np.arange(group.edges.size), choice[group.others]].sum(0)
+            if rng is not None:
+                sums += noise * rng.exponential(size=sums.size)
+            choice[place] = sums.argmin()
+        return choice
+
+    def reduced(self) -> tuple[Floats, Iterator[tuple[int, Floats]]]:
+        """After a sweep: how far above the bound any choice lies that has a strategy (all nodes' end to end), or, edge
+        by edge, a pair of them."""
+        nodes, edges = self._rearranged()
+        total = nodes.copy()
+        rows, columns = [], []
+        for number, edge in enumerate(self.problem.edges):
+            table = edges[number]
+            rows.append(table.min(1))
+            columns.append(table.min(0))
+            total[self._of(edge.first)] += rows[-1]
+            total[self._of(edge.second)] += columns[-1]
+
+        def pairs() -> Iterator[tuple[int, Floats]]:
+            for number, edge in enumerate(self.problem.edges):
+                mine = total[self._of(edge.first)] - rows[number]
+                theirs = total[self._of(edge.second)] - columns[number]
+                yield number, edges[number] + mine[:, None] + theirs
+
+        return total, pairs()
+
+    def _of(self, node: int) -> slice:
+        return slice(self.first[node], self.first[node] + self.problem.sizes[node])
+
+    def _rearranged(self) -> tuple[Floats, list[Floats]]:
+        """Node and edge terms after a backward sweep, all at least zero."""
+        nodes = np.zeros(self.states)
+        spread = np.zeros(self.states)
+        for place, node in enumerate(self.nodes):
+            sums = node.unary + node.messages.sum(0)
+            sums -= sums.min()
+            behind = sum(group.edges.size for group in node.behind)
+            nodes[self._of(place)] = sums * (1.0 - behind * node.share)
+            spread[self._of(place)] = sums * node.share
+        edges = []
+        for number, edge in enumerate(self.problem.edges):
+            mine, theirs = self._of(edge.first), self._of(edge.second)
+            to_first = self.buffer[self.to_first[number] :][: mine.stop - mine.start]
+            to_second = self.buffer[self.to_second[number] :][: theirs.stop - theirs.start]
+            table = self.tables[number] - to_first[:, None] + (spread[theirs] - to_second)
+            edges.append(np.maximum(table - table.min(), 0.0))
+        return nodes, edges
