@@ -52,11 +52,12 @@ class FormContext:
         """An attribute, in the words of the vocabulary that forms know."""
         record = find(self.node.op)
         if record is None or record.same_as is None:
-            return self.node.attr(name, default)
+            given: Attr = self.node.attr(name, default)
+            return given
         first = self.lowering.graph.type(self.node.inputs[0]).rank if self.node.inputs else 0
         last = self.lowering.graph.type(self.node.results[0]).rank
-        attrs = record.same_as(dict(self.node.attrs), first, last)[1]
-        return attrs.get(name, default)
+        found: Attr = record.same_as(dict(self.node.attrs), first, last)[1].get(name, default)
+        return found
 
     def shape(self, operand: int) -> tuple[int, ...]:
         return self.lowering.graph.values[self.node.inputs[operand]].shape

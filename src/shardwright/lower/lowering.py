@@ -172,9 +172,7 @@ class Lowering:
             self.copies[value][target] = self.step(value, local, step, "counts once")
         return self.copies[value][target]
 
-    def inline(
-        self, inner: Complete, node: Node, decision: Decision, operands: tuple[Operand, ...]
-    ) -> tuple[int, ...]:
+    def inline(self, inner: Complete, node: Node, decision: Decision, operands: tuple[Operand, ...]) -> tuple[int, ...]:
         """The instructions of an op's parts in its place."""
         sub = Lowering(inner.graph, inner, self.values, self.instrs, names=self.names)
         flat = [v for o in operands if o is not None for v in (o if isinstance(o, tuple) else (o,))]

@@ -19,6 +19,7 @@ from ..spec.rule import Mapped, OpShardingRule, Transfer
 from ..spec.sharding import DimSpec, Partial, ShardingSpec
 from .project import project
 
+MOST_REMEMBERED = 50_000
 MOST_PLACEMENTS = 64
 """How many ways to place axes that lost their factor are looked at."""
 FORM_PENDING = {"take": "sum", "take_along": "sum"}
@@ -101,12 +102,23 @@ def choices(
     wanted: Sequence[ShardingSpec | None],
 ) -> list[Choice]:
     """What the shardings of operands and the wanted ones of results suggest, without repeats."""
+    key = (id(rule), mesh, *operands, *wanted)
+    known = _offered.get(key)
+    if known is not None:
+        return known[1]
     found: dict[Choice, None] = {}
     for carried in _carried(rule, operands):
         busy = [axis for axis, _ in carried[0]]
         for axes in _suggested(rule, operands, wanted, busy):
             found[_choice(rule, mesh, axes, carried)] = None
-    return list(found)
+    if len(_offered) >= MOST_REMEMBERED:
+        _offered.clear()
+    _offered[key] = (rule, list(found))
+    return _offered[key][1]
+
+
+_offered: dict[object, tuple[OpShardingRule, list[Choice]]] = {}
+"""Equal layers ask alike.  Equal calls share one rule object; it is kept here, so that its identity stays its own."""
 
 
 def forced_choices(
@@ -176,6 +188,7 @@ def _suggested(
             known.append((mapped, {}))
     found: dict[tuple[Axes, ...], None] = {}
     for lead in range(len(known)):
+        found[legal_axes(rule, _fill(rule, [known[lead]], busy, True))] = None  # the leader's alone
         order = [known[lead], *known[count:], *known[:count]]
         for share in (True, False):
             axes = _fill(rule, order, busy, share)

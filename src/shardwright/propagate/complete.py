@@ -1,7 +1,8 @@
 """Fix the sharding of every operand of every node, so that lowering has nothing left to decide.
 
-Nodes are taken in program order.  For each, the ways to split it (`choices`) are priced by the bytes they move:
-bringing each operand there from the cheapest copy at hand, and the result to where it is wanted.  A pending
+Nodes are taken in program order.  For each, the ways to split it (`choices`) are priced by the bytes they move, and by
+the work that each device is left with, as bytes: bringing each operand there from the cheapest copy at hand, and the
+result to where it is wanted.  A pending
 result stays pending until somebody needs it otherwise; then it is reduced where it is needed (a reduce_scatter
 if the reader is split along the same axis), once per copy.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 from ..errors import PropagationError
 from ..ir.core import CONSTRAINT
@@ -24,6 +26,8 @@ from .engine import RuleOf
 from .parts import complete_parts, in_parts, parts_of
 
 Spec = ShardingSpec | None
+WORK_PER_BYTE = 1000
+"""So many multiply-adds take as long as sending a byte: about the balance of today's machines inside a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +191,8 @@ class _Completer:
         else:
             offered = choices(rule, self.mesh, homes, wanted)
 
+        work = prod(size for size in rule.sizes) // WORK_PER_BYTE
+
         def cost(choice: Choice) -> tuple[int, int]:
             needs = dict.fromkeys(zip(node.inputs, choice.operands))
             moved = sum(self.price(value, spec) for value, spec in needs) + self.inside(node, rule, choice)
@@ -194,8 +200,8 @@ class _Completer:
                 type = self.graph.type(value)
                 target = want or ShardingSpec.make(self.mesh, made.dims)
                 moved += reshard_bytes(made, target, type.shape, type.item_bytes, False)
-            # As many bytes: split the work more ways.
-            return moved, -choice.ways(rule)
+            # As dear: split the work more ways.
+            return moved + work // choice.ways(rule), -choice.ways(rule)
 
         return min(offered, key=cost)
 

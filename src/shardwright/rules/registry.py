@@ -36,8 +36,10 @@ _records: dict[str, OpRecord] = {}
 _by_signature: dict[tuple[object, ...], OpShardingRule] = {}
 _makers: list[Maker] = []
 _made: dict[str, OpRecord | None] = {}
+_waiting: list[Callable[[], None]] = []
 _have_families = False
 _loaded = False
+_complete = False
 
 
 RuleFn = Callable[[Call], RuleText | OpShardingRule]
@@ -133,12 +135,23 @@ def _load_families() -> None:
             importlib.import_module(f"{package.__name__}.{module.name}")
 
 
+def when_complete(register: Callable[[], None]) -> None:
+    """Write what leans on other families, once those are there."""
+    if _complete:
+        register()
+    else:
+        _waiting.append(register)
+
+
 def _load() -> None:
-    global _loaded
+    global _loaded, _complete
     if _loaded:
         return
     _loaded = True
     _load_families()
+    _complete = True
+    while _waiting:
+        _waiting.pop(0)()
     for point in entry_points(group=ENTRY_POINTS):
         try:
             found = point.load()
@@ -156,7 +169,7 @@ def lookup(op: str) -> OpRecord:
     if found is None:
         raise UnknownOpError(
             f"the rule book has no op {op!r}",
-            help=near_misses(op, _records) or 'add it: rule("name", "m k, k n -> m n")',
+            help=near_misses(op, [name for name in _records if ("." in name) == ("." in op)]) or 'add it: rule("name", "m k, k n -> m n")',
         )
     return found
 

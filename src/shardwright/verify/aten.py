@@ -1,4 +1,4 @@
-"""Movement and lookup in ATen's words (``dim``, ``pad``), over a field: what records mean by ``gather``, ``split``, ..."""
+"""Movement and lookup in ATen's words (``dim``, ``pad``), over a field: what ``gather``, ``split``, ... mean."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def split(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
         gone = len(type.shape) < len(x.shape)
         size = 1 if gone else type.shape[axis]
         cut = (slice(None),) * axis + (slice(at, at + size),)
-        made.append(x.map(lambda part, cut=cut, shape=type.shape: part[cut].reshape(shape)))  # type: ignore[misc]
+        made.append(x.map(lambda part, cut=cut, shape=type.shape: part[cut].reshape(shape)))
         at += size
     return tuple(made)
 

@@ -6,9 +6,10 @@ and its kin.  Dims that the index does not speak of pass.
 
 from __future__ import annotations
 
+from functools import partial
+
 from ...spec.record import Call
 from ...spec.rule import factor_name
-from .. import index as _core  # noqa: F401  registers what these are the same as
 from ..dims import broadcast, write
 from ..registry import rule
 from .same import dim, same
@@ -34,7 +35,8 @@ def gather(call: Call) -> str:
     table, index = call.operands
     at = dim(call.attrs, len(table))
     names = [factor_name(d) for d in range(len(table))]
-    of_table, notes = list(names), {}
+    of_table = list(names)
+    notes: dict[str, str] = {}
     for d in range(len(table)):
         if d == at:
             of_table[d] = "v"
@@ -55,7 +57,8 @@ def _scattered(call: Call, rows: list[str]) -> str:
     target, index = call.operands[:2]
     at = dim(call.attrs, len(target))
     names = [factor_name(d) for d in range(len(target))]
-    of_index, notes = list(names), {}
+    of_index = list(names)
+    notes: dict[str, str] = {}
     source = call.operands[2] if len(call.operands) > 2 else index
     for d in range(len(target)):
         if d == at:
@@ -77,7 +80,7 @@ for _name, _rows in {
     "scatter.reduce": [],
     "scatter.value_reduce": [],
 }.items():
-    rule(f"aten.{_name}", lambda call, rows=_rows: _scattered(call, rows), cost="gather", meaning="by rule")
+    rule(f"aten.{_name}", partial(_scattered, rows=_rows), cost="gather", meaning="by rule")
 
 
 @rule("aten.index_add", cost="gather", meaning="by rule")
@@ -137,7 +140,7 @@ def index_put(call: Call) -> str:
     shape = call.operands[0]
     names = [f"d{d}" for d in range(len(shape))]
     written = _looked_up(names, dims, points, adjacent)
-    sizes = {name: size for name, size in zip(names, shape)}
+    sizes = dict(zip(names, shape))
     for spelled, given in zip(each, call.operands[1:]):
         sizes |= {name: size for name, size in zip(spelled, given) if name != "1"}
     value = broadcast(written, [sizes.get(name, 1) for name in written], call.operands[1 + len(each)])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from ...spec.record import Call
 from ...spec.rule import factor_name
-from .. import create as _create  # noqa: F401  registers what these are the same as
-from .. import scan as _scan  # noqa: F401
 from ..dims import write
 from ..registry import rule
 from .same import Attributes, dim, same
@@ -71,13 +71,16 @@ rule("aten.bucketize.Tensor", lambda call: write(
 for _name in ("tril", "triu"):
     same(f"aten.{_name}", base=_name, to=lambda attrs, rank: {"k": attrs.get("diagonal", 0)})
 
-for _name, _value in {"full": "fill_value", "zeros": 0, "ones": 1, "empty.memory_format": 0, "empty": 0,
-                      "scalar_tensor": "s", "empty_strided": 0}.items():  # fmt: skip
-    same(
-        f"aten.{_name}",
-        base="full",
-        to=lambda attrs, rank, said=_value: {"value": attrs[said] if isinstance(said, str) else said},
-    )
+
+def _filled(attrs: Attributes, rank: int, said: str | int = 0) -> Attributes:
+    """The number that every element is: as told, or one that an attribute tells."""
+    return {"value": attrs[said] if isinstance(said, str) else said}
+
+
+_FILLED: dict[str, str | int] = {"full": "fill_value", "zeros": 0, "ones": 1, "empty.memory_format": 0, "empty": 0,
+                                "scalar_tensor": "s", "empty_strided": 0}  # fmt: skip
+for _name, _value in _FILLED.items():
+    same(f"aten.{_name}", base="full", to=partial(_filled, said=_value))
 
 
 def _like(call: Call) -> str:

@@ -15,8 +15,8 @@ from ..pointwise import BINARY, UNARY
 from ..registry import maker, rule
 from .same import same
 
-_UNARY = {"neg": "negative", "sgn": "sign", "round": "rint", "acosh": "arccosh", "asin": "arcsin", "acos": "arccos",
-          "atan": "arctan", "asinh": "arcsinh", "atanh": "arctanh", "conj_physical": "conj", "_conj": "conj"}  # fmt: skip
+_UNARY = {"round": "rint", "acosh": "arccosh", "asin": "arcsin", "acos": "arccos", "atan": "arctan",
+          "asinh": "arcsinh", "atanh": "arctanh", "conj_physical": "conj", "_conj": "conj"}  # fmt: skip
 _BINARY = {"add": "add", "sub": "subtract", "mul": "multiply", "div": "divide", "true_divide": "divide",
            "maximum": "maximum", "minimum": "minimum"}  # fmt: skip
 _RISING = ("P(max) -> P(max)", "P(min) -> P(min)")

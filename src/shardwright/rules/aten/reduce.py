@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ...spec.record import Call
 from ...spec.rule import factor_name
-from .. import reduce as _core  # noqa: F401  registers what these are the same as
-from .. import scan as _scan  # noqa: F401
 from ..dims import write
 from ..registry import rule
 from .same import Attributes, dim, dims, same

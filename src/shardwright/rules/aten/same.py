@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ...errors import UnknownOpError
 from ...spec.record import Call
 from ...spec.rule import OpShardingRule
-from ..registry import find, rule
+from ..registry import find, rule, when_complete
 
 Attributes = Mapping[str, Any]
 To = Callable[[Attributes, int], Attributes]
@@ -21,24 +22,31 @@ def same(*names: str, base: str, to: To = lambda attrs, rank: {}, **about: Any) 
     >>> print(find("doc.total").bind([(4, 6)], [(4,)], {"dim": 1}))
     i j -> i ; P(sum) -> P(sum) ; P(avg) -> P(avg) | i=4 j=6
     """
-    record = find(base)
-    assert record is not None, f"{base} must be registered before what is the same"
 
-    def bound(call: Call) -> OpShardingRule:
-        rank = len(call.operands[0]) if call.operands else 0
-        return record.bind(call.operands, call.results, to(call.attrs, rank))
+    def register() -> None:
+        record = find(base)
+        if record is None:
+            raise UnknownOpError(
+                f"{base!r} is not in the book, so nothing is the same as it", rows=[("ops", str(names))]
+            )
 
-    for name in names:
-        rule(
-            name,
-            bound,
-            flow=record.flow,
-            cost=record.cost,
-            view=record.view,
-            meaning="same",
-            same_as=lambda attrs, rank, _: (base, to(attrs, rank)),
-            **{"beyond": record.beyond, **about},
-        )
+        def bound(call: Call) -> OpShardingRule:
+            rank = len(call.operands[0]) if call.operands else 0
+            return record.bind(call.operands, call.results, to(call.attrs, rank))
+
+        for name in names:
+            rule(
+                name,
+                bound,
+                flow=record.flow,
+                cost=record.cost,
+                view=record.view,
+                meaning="same",
+                same_as=lambda attrs, rank, _: (base, to(attrs, rank)),
+                **{"beyond": record.beyond, **about},
+            )
+
+    when_complete(register)
 
 
 def dims(attrs: Attributes, rank: int, name: str = "dim") -> tuple[int, ...] | None:

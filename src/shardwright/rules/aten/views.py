@@ -5,8 +5,6 @@ from __future__ import annotations
 from ...errors import RuleError
 from ...spec.record import Call, Flow, RuleText
 from ...spec.rule import factor_name
-from .. import index as _index  # noqa: F401  registers what these are the same as
-from .. import view as _view  # noqa: F401
 from ..dims import ANY, write
 from ..registry import rule
 from .same import Attributes, dim, dims, same

@@ -6,6 +6,8 @@ neighbours' edges.
 
 from __future__ import annotations
 
+from functools import partial
+
 from ...spec.record import Call
 from ..dims import write
 from ..registry import rule
@@ -40,7 +42,7 @@ def _sizes(call: Call, input: tuple[int, ...], weight: tuple[int, ...], result: 
     return {"g": channels // max(weight[1], 1)}
 
 
-@rule("aten.convolution", cost="convolution", meaning="by rule")
+@rule("aten.convolution", cost="conv", meaning="by rule")
 def convolution(call: Call) -> Rule:
     """Input, weight, perhaps a bias, which counts once where input channels are split."""
     x, w = call.operands[:2]
@@ -59,7 +61,7 @@ def convolution(call: Call) -> Rule:
     return write([of_x, of_w], [out], notes, rows), _sizes(call, x, w, call.results[0])
 
 
-@rule("aten.convolution_backward", cost="convolution", meaning="by rule")
+@rule("aten.convolution_backward", cost="conv", meaning="by rule")
 def convolution_backward(call: Call) -> Rule:
     """Gradient, input, weight; gradients of input, weight and bias, as far as they are wanted."""
     grad, x, w = call.operands
@@ -87,7 +89,7 @@ _POOLS = {
     "_upsample_nearest_exact1d": (1, True), "_upsample_nearest_exact2d": (2, True), "upsample_linear1d": (1, True),
     "upsample_bilinear2d": (2, True), "_upsample_bilinear2d_aa": (2, True), "upsample_bicubic2d": (2, True),
     "upsample_trilinear3d": (3, True), "max_pool2d": (2, False), "pixel_shuffle": (3, True),
-    "pixel_unshuffle": (3, True), "grid_sampler_2d": (2, False),
+    "pixel_unshuffle": (3, True),
 }  # fmt: skip
 """Op -> how many dims are space, and whether it is linear."""
 
@@ -118,10 +120,6 @@ def _pooled_backward(call: Call, space: int) -> str:
 
 
 for _name, (_rank, _linear) in _POOLS.items():
-    if _name == "grid_sampler_2d":
-        continue
-    rule(f"aten.{_name}", lambda call, n=_rank, known=_linear: _pooled(call, n, known), cost="memory",
-         meaning="by rule")  # fmt: skip
+    rule(f"aten.{_name}", partial(_pooled, space=_rank, linear=_linear), cost="memory", meaning="by rule")
     if not _name.startswith("pixel"):
-        rule(f"aten.{_name}_backward", lambda call, n=_rank: _pooled_backward(call, n), cost="memory",
-             meaning="by rule")  # fmt: skip
+        rule(f"aten.{_name}_backward", partial(_pooled_backward, space=_rank), cost="memory", meaning="by rule")
