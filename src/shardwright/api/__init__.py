@@ -4,6 +4,8 @@
 |---|---|
 | `compile` | the pipeline: constraints, solver, propagation, complete, lower |
 | `shard_map` | `shard_map` and `with_sharding_constraint` |
+| `torch_programs` | the same for PyTorch; `shard_step`: training steps with sharded state |
+| `specs` | what says a sharding |
 | `sharded` | `ShardedArray`, and `randn`, `zeros`, `ones`, `asarray` that make them |
 | `random` | counter-based random numbers: a function of the global index |
 | `log` | the flat log of what sharded arrays do |

@@ -1,4 +1,4 @@
-"""`shard_map`: an ordinary NumPy function, split over a mesh.
+"""`shard_map`: an ordinary function, split over a mesh.  Here for NumPy; `torch_programs` does it for PyTorch.
 
 The function is traced for the shapes it is called with, sharded, lowered and compiled, once for each signature;
 then it runs on the virtual mesh.  Arguments and results are plain NumPy arrays: scattering and assembling
@@ -8,6 +8,7 @@ happens on the host and is no collective.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +22,8 @@ from ..ir.graph import Graph
 from ..ir.program import Program
 from ..run import CompiledProgram, Executed, VirtualEngine, assemble, scatter
 from ..spec.mesh import DeviceMesh
-from ..spec.sharding import P, ShardingSpec
 from .compile import Lowered, Said, bind_specs, compile_graph
+from .specs import is_spec, spec_text
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,19 @@ class ShardMapped:
     """What `shard_map` returns: call it, or look at what it became."""
 
     def __init__(
-        self, fn: Callable[..., Any], mesh: Any, in_specs: Any, out_specs: Any, auto_sharding: bool, debug: bool
+        self,
+        fn: Callable[..., Any],
+        mesh: Any,
+        in_specs: Any,
+        out_specs: Any,
+        auto_sharding: bool,
+        debug: bool,
+        specs: Mapping[str, Any] | None = None,
+        engine: Any = None,
     ) -> None:
         self.fn = fn
+        self._given_mesh, self.specs, self.engine = mesh, specs, engine
+        self._torch: Any = None
         self.mesh = DeviceMesh.of(mesh)
         self.in_specs = in_specs
         self.out_specs = out_specs
@@ -53,6 +64,10 @@ class ShardMapped:
         self.__doc__ = fn.__doc__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._of_torch(args, kwargs):
+            made = self._torch(*args, **kwargs)
+            self.executed = self._torch.executed
+            return made
         entry = self.entry(*args, **kwargs)
         leaves = [np.asarray(leaf) for _, leaf in flatten((args, kwargs))[0]]
         program = entry.lowered.program
@@ -73,6 +88,20 @@ class ShardMapped:
             self._entries[key] = self._compile(tree, args, kwargs)
         return self._entries[key]
 
+    def _of_torch(self, args: Any, kwargs: Any) -> bool:
+        """Whether this is a program of PyTorch; its own class then does the work."""
+        if self._torch is None and uses_torch(self.fn, args, kwargs):
+            from .torch_programs import TorchMapped
+
+            say = (self.in_specs, self.out_specs, self.specs, self.auto_sharding, self.debug, self.engine)
+            self._torch = TorchMapped(self.fn, self._given_mesh, *say)
+        elif self._torch is None and (self.specs or self.engine not in (None, "virtual")):
+            raise SpecError(
+                "specs= and engine= are for functions of PyTorch tensors, but the arguments are none",
+                help="give in_specs; NumPy functions run on the virtual mesh",
+            )
+        return self._torch is not None
+
     def _compile(self, tree: Tree, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry:
         traced = trace(self.fn, *args, **kwargs)
         graph = traced.graph
@@ -92,32 +121,42 @@ class ShardMapped:
         return Entry(traced, lowered, VirtualEngine(self.mesh, prepare).compile(lowered.program))
 
     def _by_position(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """``in_specs`` as a pair that mirrors (args, kwargs)."""
-        specs = self.in_specs
-        if specs is None or is_spec(specs):
-            return (specs, specs)
-        if isinstance(specs, Mapping):
-            names = list(inspect.signature(self.fn).parameters)
-            known = {*names[: len(args)], *kwargs}
-            for name in specs:
-                if name not in known:
-                    raise SpecError(f"in_specs names {name!r}, which is not among the arguments")
-            return tuple(specs.get(name) for name in names[: len(args)]), {k: specs.get(k) for k in kwargs}
-        specs = tuple(specs)
-        if len(specs) != len(args):
-            raise SpecError(
-                f"{len(specs)} in_specs for {len(args)} positional arguments",
-                help="give one for each, or a dict by parameter name",
-            )
-        return specs, dict.fromkeys(kwargs)
+        return in_specs_by_position(self.in_specs, self.fn, args, kwargs)
 
     # -- to look at -------------------------------------------------------------------------------------
 
+    def lowered(self, *args: Any, **kwargs: Any) -> Lowered:
+        """Every stage of the pipeline for these arguments."""
+        if self._of_torch(args, kwargs):
+            found: Lowered = self._torch.entry(args, kwargs).lowered
+            return found
+        return self.entry(*args, **kwargs).lowered
+
     def program(self, *args: Any, **kwargs: Any) -> Program:
-        return self.entry(*args, **kwargs).lowered.program
+        return self.lowered(*args, **kwargs).program
 
     def graph(self, *args: Any, **kwargs: Any) -> Graph:
-        return self.entry(*args, **kwargs).lowered.graph
+        return self.lowered(*args, **kwargs).graph
+
+
+def in_specs_by_position(specs: Any, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """``in_specs`` as a pair that mirrors (args, kwargs)."""
+    if specs is None or is_spec(specs):
+        return (specs, specs)
+    if isinstance(specs, Mapping):
+        names = list(inspect.signature(fn).parameters)
+        known = {*names[: len(args)], *kwargs}
+        for name in specs:
+            if name not in known:
+                raise SpecError(f"in_specs names {name!r}, which is not among the arguments")
+        return tuple(specs.get(name) for name in names[: len(args)]), {k: specs.get(k) for k in kwargs}
+    specs = tuple(specs)
+    if len(specs) != len(args):
+        raise SpecError(
+            f"{len(specs)} in_specs for {len(args)} positional arguments",
+            help="give one for each, or a dict by parameter name",
+        )
+    return specs, dict.fromkeys(kwargs)
 
 
 def shard_map(
@@ -127,12 +166,17 @@ def shard_map(
     out_specs: Any = None,
     auto_sharding: bool = False,
     debug: bool = False,
+    *,
+    specs: Mapping[str, Any] | None = None,
+    engine: Any = None,
 ) -> ShardMapped:
-    """Split a NumPy function over a mesh.
+    """Split a function of NumPy arrays or PyTorch tensors over a mesh, or a PyTorch module.
 
     ``in_specs`` mirrors the arguments (one spec may stand for a whole subtree; None leaves it to propagation),
     ``out_specs`` the results.  An output without one keeps the sharding it has.  ``auto_sharding`` lets the
-    solver decide where nothing is said; ``debug`` prints how.
+    solver decide where nothing is said; ``debug`` prints how.  For PyTorch, ``specs`` gives shardings by names or
+    patterns of parameters (``{"*.q_proj.weight": P("tp", None)}``), and ``engine`` says where it runs: ``"virtual"``
+    in this process, ``"torch"`` on those that ``torchrun`` started (what it does by itself where there are several).
 
     >>> import numpy as np
     >>> f = shard_map(lambda x, w: x @ w, "dp=2, tp=2", in_specs=(P("dp", "tp"), P("tp", None)))
@@ -140,7 +184,7 @@ def shard_map(
     >>> float(f(x, w).sum()), f.program(x, w).collectives
     (64.0, [Collective(kind='all_reduce', axis='tp', bytes=32)])
     """
-    return ShardMapped(fn, mesh, in_specs, out_specs, auto_sharding, debug)
+    return ShardMapped(fn, mesh, in_specs, out_specs, auto_sharding, debug, specs, engine)
 
 
 def with_sharding_constraint(x: Any, spec: Any) -> Any:
@@ -149,21 +193,23 @@ def with_sharding_constraint(x: Any, spec: Any) -> Any:
 
     if isinstance(x, ShardedArray):
         return x.redistribute(spec)
+    if uses_torch(None, (x,), {}):
+        from ..frontends.torch import constrain as constrain_tensor
+
+        return constrain_tensor(x, spec_text(spec))
     return constrain(x, spec_text(spec)) if is_traced(x) else x
 
 
-def spec_text(spec: Any) -> str:
-    """A sharding as text, for a program that does not know its mesh yet."""
-    if isinstance(spec, str):
-        return spec
-    return str(spec if isinstance(spec, ShardingSpec | P) else P(*spec))
-
-
-def is_spec(item: Any) -> bool:
-    """Whether something says a sharding by itself, rather than being a container of such things."""
-    if isinstance(item, str | P | ShardingSpec) or type(item).__name__ in ("PartitionSpec", "NamedSharding"):
+def uses_torch(fn: Any, args: Any, kwargs: Any) -> bool:
+    """Whether a module or a tensor of PyTorch is at hand; PyTorch is not imported to find out."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    if isinstance(fn, torch.nn.Module):
         return True
-    return isinstance(item, list | tuple) and bool(item) and all(hasattr(entry, "is_shard") for entry in item)
+    from torch.utils._pytree import tree_leaves
+
+    return any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves((args, kwargs)))
 
 
 def spread(specs: Any, tree: Tree, what: str) -> list[Any]:

@@ -55,6 +55,11 @@ class Captured:
 
     def inputs(self, *args: Any, **kwargs: Any) -> list[Any]:
         """The graph's inputs for these arguments, with the state as it is now."""
+        state = [slot.read() for slot in self.slots]
+        return [*self.tensors(*args, **kwargs), *state, *self.consts]
+
+    def tensors(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """The tensors among these arguments, which must be those of the capture but for their numbers."""
         leaves, spec = tree_flatten((args, kwargs))
         if spec != self.in_spec:
             raise TraceError(
@@ -68,17 +73,19 @@ class Captured:
                     f"an argument was {_brief(known)} when the program was captured, and is {_brief(leaf)} now",
                     help="only tensors may change between calls; capture the program again for another value",
                 )
-        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        state = [slot.read() for slot in self.slots]
-        return [*tensors, *state, *self.consts]
+        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Evaluate on real tensors: returns what the program returns, and changes what it changes."""
         inputs = self.inputs(*args, **kwargs)
+        return self.deliver(inputs, run_graph(self.graph, inputs))
+
+    def deliver(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
+        """Given the graph's outputs: change what the program changes, and return what it returns."""
         held = {tensor.untyped_storage().data_ptr() for tensor in inputs}
         outputs = [
             output.clone() if output.untyped_storage().data_ptr() in held else output  # state is written in place below
-            for output in run_graph(self.graph, inputs)
+            for output in outputs
         ]
         for position, output in self.graph.updates:
             if position < self.leaves:
@@ -91,6 +98,10 @@ class Captured:
             owners[name].grad = outputs[output]
         for name in self.cleared:
             owners[name].grad = None
+        return self.result(outputs)
+
+    def result(self, outputs: Sequence[Any]) -> Any:
+        """What the program returns, from the graph's outputs."""
         tensors = iter(outputs)
         filled = [
             next(tensors) if is_tensor else static for is_tensor, static in zip(self.out_tensors, self.out_static)
