@@ -81,7 +81,7 @@ class TestCostModel(unittest.TestCase):
         ]
         assert costs[0] == 0
         assert costs[1] > 0  # an all_to_all is not free
-        assert costs[1] == costs[2]
+        assert max(costs[1:3]) < 1.3 * min(costs[1:3])  # as many bytes as a reduce_scatter, in about the time
         assert costs[2] < costs[3]
         assert costs[3] < costs[4]  # four times what was put in
 

@@ -179,6 +179,7 @@ def shard_map(
     in this process, ``"torch"`` on those that ``torchrun`` started (what it does by itself where there are several).
 
     >>> import numpy as np
+    >>> from shardwright import P
     >>> f = shard_map(lambda x, w: x @ w, "dp=2, tp=2", in_specs=(P("dp", "tp"), P("tp", None)))
     >>> x, w = np.ones((4, 8)), np.ones((8, 2))
     >>> float(f(x, w).sum()), f.program(x, w).collectives

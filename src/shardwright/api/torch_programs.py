@@ -1,4 +1,4 @@
-"""PyTorch functions, modules and training steps, split over a mesh: `TorchMapped`, and `ShardedStep` with its own state.
+"""PyTorch functions, modules and training steps, split over a mesh: `TorchMapped`, `ShardedStep` (with its own state).
 
 Both capture a program, shard it as the user says, and run it on the virtual mesh in this process or, under
 ``torchrun``, on real ones.  Imported only where tensors of PyTorch are met.
@@ -259,6 +259,8 @@ class ShardedStep:
         held = [*(slot.read() for slot in captured.slots), *captured.consts]
         placed = self.lowered.complete.inputs[captured.leaves :]
         self.state = [self.engine.scatter(x.detach(), spec) for x, spec in zip(held, placed)]
+        changed = {position - captured.leaves for position, _ in captured.graph.updates}
+        self._numbers = [i for i in range(len(captured.slots)) if i not in changed and held[i].dim() == 0]
 
     @property
     def program(self) -> Program:
@@ -272,6 +274,7 @@ class ShardedStep:
         captured, complete = self.captured, self.lowered.complete
         given = captured.tensors(*args, **kwargs)
         shards = [self.engine.scatter(x.detach(), spec) for x, spec in zip(given, complete.inputs)]
+        self._read_again()
         outputs, self.executed = self.compiled.run([*shards, *self.state])
         for position, output in captured.graph.updates:
             if position >= captured.leaves:
@@ -283,6 +286,12 @@ class ShardedStep:
         results = sum(captured.out_tensors)
         return captured.result([self._whole(i, outputs[i]) for i in range(results)])
 
+    def _read_again(self) -> None:
+        """Numbers that the step reads and does not change, such as the learning rate, may change between steps."""
+        for i in self._numbers:
+            spec = self.lowered.complete.inputs[self.captured.leaves + i]
+            self.state[i] = self.engine.scatter(self.captured.slots[i].read(), spec)
+
     def _whole(self, output: int, shards: Any) -> Any:
         local = self.program.values[self.program.outputs[output]]
         return self.engine.assemble(shards, local.spec, local.type.shape)
@@ -290,7 +299,10 @@ class ShardedStep:
     def sync(self) -> None:
         """Write parameters, buffers, optimizer state and gradients back to where they were captured from."""
         captured = self.captured
+        changed = {position - captured.leaves for position, _ in captured.graph.updates}
         for i, slot in enumerate(captured.slots):
+            if i not in changed:
+                continue
             local = self.program.values[self.program.inputs[captured.leaves + i]]
             slot.write(self.engine.assemble(self.state[i], local.spec, local.type.shape).clone())
         owners = {slot.name: slot.owner for slot in captured.slots}

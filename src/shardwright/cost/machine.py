@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from ..errors import HardwareError, MeshError, near_misses
 from ..spec.axes import AxisRef, axes_size
 from ..spec.mesh import DeviceMesh
-from .links import PS, Link, Wire
+from .links import PS, AlphaBetaLink, Link, Wire
 
 LINK_NAMES = {"node": "node", "nvlink": "node", "network": "network"}
 """What a user may call the two links of a machine."""
@@ -64,7 +64,7 @@ class Overlap:
 
 
 NO_OVERLAP = Overlap()
-OVERLAPPED = Overlap(weight=25, gradient=25)
+OVERLAPPED = Overlap(weight=25, gradient=20)
 """From simulating typical training steps; see `tools/overlap_defaults.py`."""
 
 
@@ -206,7 +206,8 @@ class Hardware:
         if self.network is not None:
             found.append((self.network, across))
         for axis, wire in reversed(told):
-            at = next((i for i, (known, _) in enumerate(found) if known == wire), None)
+            alike = (i for i, (known, _) in enumerate(found) if known == wire)
+            at = None if isinstance(wire, AlphaBetaLink) else next(alike, None)  # Alpa prices each axis by itself
             if at is None:
                 found.append((wire, axis.size))
             else:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..errors import GraphError
 from ..ir.graph import Graph
 from ..ir.program import Program
 from .comm import sent_cost
@@ -110,14 +111,16 @@ class _Scheduler:
         ops = deque(n for n, task in enumerate(self.tasks) if task.ps and task.stream == COMPUTE)
         collectives = [n for n, task in enumerate(self.tasks) if task.ps and task.stream == COMMUNICATION]
         for n, task in enumerate(self.tasks):
-            if not task.ps and not self.missing[n]:
+            if not task.ps and not self.missing[n] and n not in self.spans:
                 self.place(n)
         while ops or collectives:
             while ops and not self.missing[ops[0]]:
                 self.place(ops.popleft())
-            if collectives:
+            if collectives or ops:
                 # All that is known without another collective is known now, the first one's operand at least.
                 near = [n for n in collectives[: self.ahead + 1] if not self.missing[n]]
+                if not near:
+                    raise GraphError("a task reads what is made only after it")
                 chosen = min(near, key=lambda n: (max(self.ready[n], self.free[COMMUNICATION]), n))
                 collectives.remove(chosen)
                 self.place(chosen)

@@ -229,7 +229,8 @@ class _Term:
         own = [f for f in order if f in flat]
         rest = [f for f in flat if f not in own]
         moved = array.transpose([flat.index(f) for f in [*own, *rest]])
-        rows = moved.reshape([*(moved.shape[: len(own)]), -1])
+        count = int(np.prod(moved.shape[len(own) :], dtype=np.int64))
+        rows = moved.reshape([*(moved.shape[: len(own)]), count])
         shape = [rows.shape[own.index(f)] if f in own else 1 for f in order]
         return [rows[..., j].reshape(shape) for j in range(rows.shape[-1])]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardwright import DeviceMesh, Graph, Program, ShardingSpec
+from shardwright import DeviceMesh, Graph, GraphBuilder, Program, ShardingSpec
 from shardwright.frontends.numpy import prepare
 from shardwright.lower import lower
 from shardwright.propagate import rule_of, run_hierarchical_propagation_pass
@@ -17,6 +18,7 @@ from shardwright.propagate.complete import complete
 from shardwright.run import Executed, VirtualEngine, scatter
 
 Lower = Callable[..., Program]
+Make = Callable[[int], tuple[Graph, Program]]
 Run = Callable[[Program], Executed]
 
 
@@ -51,3 +53,61 @@ def executed() -> Run:
         return VirtualEngine(program.mesh, prepare).compile(program).run(inputs)[1]
 
     return run
+
+
+@pytest.fixture
+def random_program(lowered: Lower) -> Make:
+    """``random_program(seed)``: a graph of up to a dozen ops, uneven sizes, views and updates among them, lowered."""
+
+    def make(seed: int) -> tuple[Graph, Program]:
+        draw = random.Random(seed)
+        sizes = draw.sample([3, 4, 5, 6, 7, 8, 10, 12], 2)
+        b = GraphBuilder("random")
+        values = [b.input((draw.choice(sizes), draw.choice(sizes)), name=f"x{i}") for i in range(draw.randint(1, 4))]
+        inputs = len(values)
+        for _ in range(draw.randint(1, 12)):
+            values.append(_step(b, draw, values))
+        outputs = draw.sample(values[inputs:], min(len(values) - inputs, draw.randint(1, 3)))
+        shape = {value: b.values[value].shape for value in values}
+        updates, free = [], list(range(len(outputs)))
+        for i in range(inputs):
+            for j in free:
+                if shape[values[i]] == shape[outputs[j]] and draw.random() < 0.5:
+                    updates.append((i, j))
+                    free.remove(j)
+                    break
+        graph = b.finish(outputs, updates)
+        mesh = draw.choice(["d=2", "d=4", "dp=2, tp=2", "dp=2, tp=3", "dp=2, tp=4", "d=1"])
+        axes = [axis.name for axis in DeviceMesh(mesh).axes]
+        given = {}
+        for value in draw.sample(values, draw.randint(0, len(values))):
+            cuts: list[str | None] = [None, None]
+            for axis in axes:
+                place = draw.randrange(4)
+                if place < 2:
+                    cuts[place] = axis if cuts[place] is None else f"({cuts[place]} {axis})".replace("((", "(")
+            if all(cut is None or "(" not in cut for cut in cuts):
+                given[b.values[value].name] = f"[{cuts[0] or '_'}, {cuts[1] or '_'}]"
+        return graph, lowered(graph, mesh, given, views=True)
+
+    return make
+
+
+def _step(b: GraphBuilder, draw: random.Random, values: list[int]) -> int:
+    """One more op on what there is."""
+    shape = {value: b.values[value].shape for value in values}
+    x = draw.choice(values)
+    rows, columns = shape[x]
+    alike = [y for y in values if shape[y] == shape[x]]
+    fitting = [y for y in values if shape[y][0] == columns]
+    kind = draw.choice(["exp", "add", "transpose", "matmul", "matmul"])
+    if kind == "matmul" and fitting:
+        y = draw.choice(fitting)
+        made: int = b.op("matmul", [x, y], [(rows, shape[y][1])])
+    elif kind == "transpose":
+        made = b.op("transpose", [x], [(columns, rows)], views=[(0, 0)])
+    elif kind == "add":
+        made = b.op("add", [x, draw.choice(alike)], [(rows, columns)])
+    else:
+        made = b.op("exp", [x], [(rows, columns)])
+    return made

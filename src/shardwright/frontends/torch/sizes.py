@@ -39,7 +39,7 @@ def local_sizes(op: str, attrs: dict[str, Any], results: Sequence[TensorType]) -
     """
     if op in WHOLE_SHAPE:
         return {**attrs, WHOLE_SHAPE[op]: results[0].shape}
-    if op in ("aten.embedding_dense_backward", "aten._embedding_bag_dense_backward"):
+    if op in ("aten.embedding_dense_backward", "aten._embedding_bag_dense_backward", "aten._embedding_bag_backward"):
         return {**attrs, "num_weights": results[0].shape[0]}
     if op == "aten.convolution_backward" and attrs["bias_sizes"] is not None:
         return {**attrs, "bias_sizes": results[-1].shape}

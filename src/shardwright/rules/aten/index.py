@@ -174,12 +174,14 @@ def embedding_bag(call: Call) -> str:
         names = [f"r{r}x{d}" for d in range(len(shape))]
         results.append(names)
         notes |= dict.fromkeys(names, "new whole")
+        notes[f"d@{r + 1}"] = "same"  # which rows go into which bag
     return write(operands, results, notes)
 
 
 rule("aten._embedding_bag_forward_only", embedding_bag, cost="gather", meaning="by rule")
 
 
+@rule("aten._embedding_bag_backward", cost="gather", meaning="by rule")
 @rule("aten._embedding_bag_dense_backward", cost="gather", meaning="by rule")
 def embedding_bag_backward(call: Call) -> str:
     operands, notes = [["o", "d"]], {"o": "whole", "v": "new whole"}

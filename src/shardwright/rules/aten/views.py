@@ -211,3 +211,23 @@ def diagonal_backward(call: Call) -> str:
     rows = ["P(sum) -> P(sum)", "P(avg) -> P(avg)"]
     operand = [*(name for d, name in enumerate(names) if d not in gone), "diagonal"]
     return write([operand], [names], {**{names[d]: "new whole" for d in gone}, "diagonal": "whole"}, rows)
+
+
+@rule("aten.select_scatter", cost="memory", meaning="by rule")
+def select_scatter(call: Call) -> str:
+    """One place along a dim, which must be whole, is replaced."""
+    names = [factor_name(d) for d in range(len(call.results[0]))]
+    at = dim(call.attrs, len(names))
+    part = [name for d, name in enumerate(names) if d != at]
+    return write([names, part], [names], {names[at]: "whole"}, ["P(sum), P(sum) -> P(sum)"])
+
+
+@rule("aten.slice_scatter", cost="memory", meaning="by rule")
+def slice_scatter(call: Call) -> str:
+    """A part along a dim is replaced; that is whole, unless all of it is."""
+    names = [factor_name(d) for d in range(len(call.results[0]))]
+    at = dim({"dim": call.attr("dim", 0)}, len(names))
+    if call.operands[0] == call.operands[1]:
+        return write([names, names], [names], {}, ["P(sum), P(sum) -> P(sum)"])
+    part = [*names[:at], "part", *names[at + 1 :]]
+    return write([names, part], [names], {names[at]: "whole", "part": "whole"}, ["P(sum), P(sum) -> P(sum)"])

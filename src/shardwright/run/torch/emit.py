@@ -14,6 +14,8 @@ if it can be written as ATen calls; attention is looked up in `attention`.
 
 from __future__ import annotations
 
+import builtins
+import keyword
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -85,10 +87,12 @@ class _Emitter:
         self.graph = fx.Graph()
         self.root = torch.nn.Module()
         self.values: dict[int, Any] = {}
+        self.types: dict[int, TensorType] = {}
         self.pending: dict[int, _Pending] = {}
         self.executed: list[Collective] = []
         self.meta: dict[str, Any] = {}
         self.kernels = 0
+        self.arguments: set[str] = set()
         self.alone = exchange.stand_in(self.write)
         self.stand_ins = stand_ins
         self._peers: dict[tuple[int, ...], exchange.Peers] = {}
@@ -109,7 +113,7 @@ class _Emitter:
         program = self.program
         for value in program.inputs:
             self.meta = {"sharding": str(program.values[value])}
-            self.values[value] = self.graph.placeholder(_identifier(program.values[value].name))
+            self.values[value] = self.graph.placeholder(self.argument(program.values[value].name))
             self.values[value].meta.update(self.meta)
         for n, instr in enumerate(program.instrs):
             try:
@@ -125,6 +129,14 @@ class _Emitter:
         module = fx.GraphModule(self.root, self.graph, f"rank_{self.rank}")
         module.meta["collectives"] = list(self.executed)
         return module
+
+    def argument(self, name: str) -> str:
+        """A name for a parameter of the module: two may differ only in what an identifier cannot hold."""
+        word = base = _identifier(name)
+        while word in self.arguments:
+            word = f"{base}_{len(self.arguments)}"
+        self.arguments.add(word)
+        return word
 
     # -- writing ----------------------------------------------------------------------------------------
 
@@ -176,8 +188,11 @@ class _Emitter:
     # -- local ops --------------------------------------------------------------------------------------
 
     def type_here(self, value: int) -> TensorType:
-        local = self.program.values[value]
-        return TensorType(local.local_shape(self.position), local.type.dtype)
+        found = self.types.get(value)
+        if found is None:
+            local = self.program.values[value]
+            found = self.types[value] = TensorType(local.local_shape(self.position), local.type.dtype)
+        return found
 
     def local(self, instr: Instr, operands: Nodes) -> Nodes:
         attrs = dict(instr.attrs)
@@ -361,20 +376,23 @@ def _arguments(
 ) -> tuple[list[Any], dict[str, Any]]:
     """What the op is called with, defaults left out: every argument costs time."""
     args, kwargs = replace(form, op=_given).join(attrs, device)(operands)
-    positional = [p for p in form.parameters if not p.keyword]
-    while args and _is_default(args[-1], positional[len(args) - 1].default):
+    schema = form.op._schema.arguments
+    positional = [argument for argument in schema if not argument.kwarg_only]
+    while args and _is_default(args[-1], positional[len(args) - 1]):
         args.pop()
-    by_name = {p.name: p for p in form.parameters}
-    kept = {name: value for name, value in kwargs.items() if not _is_default(value, by_name[name].default)}
-    return args, kept
+    by_name = {argument.name: argument for argument in schema}
+    return args, {name: value for name, value in kwargs.items() if not _is_default(value, by_name[name])}
 
 
 def _given(*args: Any, **kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
     return list(args), kwargs
 
 
-def _is_default(value: Any, default: Any) -> bool:
-    return value is default or (type(value) is type(default) and not isinstance(value, fx.Node) and value == default)
+def _is_default(value: Any, argument: Any) -> bool:
+    if isinstance(value, fx.Node) or not argument.has_default_value():
+        return False
+    default = argument.default_value
+    return value is default or (type(value) is type(default) and bool(value == default))
 
 
 def _result_shape(form: Signature, count: int) -> list[tuple[int, ...]] | None:
@@ -394,4 +412,9 @@ def _result_shape(form: Signature, count: int) -> list[tuple[int, ...]] | None:
 
 
 def _identifier(name: str) -> str:
-    return re.sub(r"\W", "_", name)
+    """
+    >>> _identifier("0.weight"), _identifier("input")
+    ('_0_weight', 'input_')
+    """
+    word = re.sub(r"\W|^(?=\d)", "_", name)
+    return f"{word}_" if keyword.iskeyword(word) or hasattr(builtins, word) else word

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch.distributed as dist
 
 from ...spec.mesh import DeviceMesh
+from .private import default_store
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,14 @@ class NamedGroups:
 
 _made: dict[tuple[int, tuple[int, ...]], Any] = {}
 """By default group and ranks: for all engines of the process, since making one takes all its members."""
+_worlds: dict[int, Any] = {}
+
+
+def world() -> int:
+    """A number for the default process group, never given to a later one."""
+    store = default_store()
+    _worlds[id(store)] = store  # kept alive, so that no other object is called so
+    return id(store)
 
 
 class ProcessGroups:
@@ -61,10 +70,10 @@ class ProcessGroups:
         for dim in range(torch_mesh.ndim):
             if torch_mesh.get_coordinate() is not None:
                 group = torch_mesh.get_group(dim)
-                _made.setdefault(self._key(dist.get_process_group_ranks(group)), group)
+                _made[self._key(dist.get_process_group_ranks(group))] = group
 
     def _key(self, ranks: Iterable[int]) -> tuple[int, tuple[int, ...]]:
-        return id(dist.group.WORLD), tuple(sorted(ranks))
+        return world(), tuple(sorted(ranks))
 
     def process_group(self, ranks: Sequence[int]) -> Any:
         """All members have to ask, in the same order as for other groups they share; nobody else does."""

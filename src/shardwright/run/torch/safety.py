@@ -22,6 +22,7 @@ import torch.distributed as dist
 from ...errors import ShardwrightError
 from ...ir.program import Program
 from ...spec.mesh import DeviceMesh
+from .groups import world
 from .private import default_store
 from .watch import Fault, Watch, ranks_text
 
@@ -40,12 +41,7 @@ def default_timeout() -> float:
 
 
 def program_digest(program: Program) -> str:
-    """Of what a Program does: not its name, source lines or causes.
-
-    >>> from shardwright.spec.mesh import DeviceMesh
-    >>> program_digest(Program("f", DeviceMesh("x=2"), (), (), (), ()))[:8]
-    '5b2d7b59'
-    """
+    """Of what a Program does: not its name, source lines or causes."""
     digest = hashlib.sha256()
     for local in program.values:
         digest.update(f"{local}\n".encode())
@@ -77,14 +73,14 @@ class Guard:
         self.rank = rank
         self.timeout = timeout
         self.ranks = tuple(sorted(mesh.device_ids))
-        world = id(dist.group.WORLD)
-        if world not in _watches:
+        key = world()
+        if key not in _watches:
             number = len(_watches)  # a new default group begins anew in the same store
-            _stores[world] = _distributed.PrefixStore(f"shardwright/{number}", default_store())
-            _watches[world] = Watch(_stores[world].clone(), rank, timeout)
-            _watches[world].start()
-        self.store = _stores[world]
-        self.watch = _watches[world]
+            _stores[key] = _distributed.PrefixStore(f"shardwright/{number}", default_store())
+            _watches[key] = Watch(_stores[key].clone(), rank, timeout)
+            _watches[key].start()
+        self.store = _stores[key]
+        self.watch = _watches[key]
         self.watch.timeout = timeout
         self.watch.ranks = self.watch.ranks | set(self.ranks)
 

@@ -11,15 +11,20 @@ bound; what a strategy, or a pair of them, still costs then is how far any choic
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from time import monotonic
 
 import numpy as np
 
-from .problem import NEVER, Floats, Ints, NumericProblem
+from .problem import NEVER, Floats, Ints, NumericProblem, Usage
 
 HUGE = 1e30
 """Forbidden, in floats; finite, so that differences of two of them are no NaN."""
+
+
+Report = Callable[[Ints, int, float], None]
+"""Told a choice that fits, its cost, and the bound so far."""
 
 
 @dataclass(slots=True)
@@ -61,6 +66,9 @@ class Messages:
         self.tables: list[Floats] = [
             np.where(edge.table < NEVER, edge.table, HUGE).astype(np.float64) for edge in problem.edges
         ]
+        self.usages: list[list[Usage]] = [[] for _ in problem.costs]
+        for usage in problem.usages:
+            self.usages[usage.node].append(usage)
         self._build()
 
     def _build(self) -> None:
@@ -134,59 +142,167 @@ class Messages:
             least += float(low.sum())
         return least
 
-    def round(self, rng: np.random.Generator | None = None, noise: float = 0.0) -> Ints:
-        """A choice: node by node, what is best given the nodes behind and the messages from ahead."""
+    def round(self, tight: bool = False) -> Ints:
+        """A choice: node by node, what is best given the nodes behind and the messages from ahead.
+
+        ``tight`` takes only what fits beside the nodes behind, where anything does.
+        """
         choice = np.zeros(self.problem.nodes, np.int64)
+        room = self.problem.limits.copy()
         for place, node in enumerate(self.nodes):
             sums = node.unary.copy()
             for group in node.ahead:
                 sums += node.messages[group.rows].sum(0)
             for group in node.behind:
                 sums += group.tables[np.arange(group.edges.size), choice[group.others]].sum(0)
-            if rng is not None:
-                sums += noise * rng.exponential(size=sums.size)
-            choice[place] = sums.argmin()
+            if tight and self.usages[place]:
+                over = np.zeros(sums.size)
+                for usage in self.usages[place]:
+                    over += usage.amounts > room[usage.start : usage.end].min()
+                choice[place] = pick = (sums + over * HUGE).argmin()
+                for usage in self.usages[place]:
+                    room[usage.start : usage.end] -= usage.amounts[pick]
+            else:
+                choice[place] = sums.argmin()
         return choice
+
+    def of(self, node: int) -> slice:
+        """Where a node's strategies lie when all are laid end to end."""
+        return slice(self.first[node], self.first[node] + self.problem.sizes[node])
 
     def reduced(self) -> tuple[Floats, Iterator[tuple[int, Floats]]]:
         """After a sweep: how far above the bound any choice lies that has a strategy (all nodes' end to end), or, edge
         by edge, a pair of them."""
-        nodes, edges = self._rearranged()
+        nodes, edges = self._spread()
         total = nodes.copy()
         rows, columns = [], []
         for number, edge in enumerate(self.problem.edges):
             table = edges[number]
             rows.append(table.min(1))
             columns.append(table.min(0))
-            total[self._of(edge.first)] += rows[-1]
-            total[self._of(edge.second)] += columns[-1]
+            total[self.of(edge.first)] += rows[-1]
+            total[self.of(edge.second)] += columns[-1]
 
         def pairs() -> Iterator[tuple[int, Floats]]:
             for number, edge in enumerate(self.problem.edges):
-                mine = total[self._of(edge.first)] - rows[number]
-                theirs = total[self._of(edge.second)] - columns[number]
+                mine = total[self.of(edge.first)] - rows[number]
+                theirs = total[self.of(edge.second)] - columns[number]
                 yield number, edges[number] + mine[:, None] + theirs
 
         return total, pairs()
 
-    def _of(self, node: int) -> slice:
-        return slice(self.first[node], self.first[node] + self.problem.sizes[node])
+    def terms(self) -> tuple[float, Floats, list[Floats]]:
+        """The problem's own costs rearranged by the messages: a constant, then node and edge terms.
 
-    def _rearranged(self) -> tuple[Floats, list[Floats]]:
-        """Node and edge terms after a backward sweep, all at least zero."""
+        Prices are not in it, so node terms may be negative where memory costs something.
+        """
+        nodes = self.base.copy()
+        constant = 0.0
+        edges = []
+        for number, edge in enumerate(self.problem.edges):
+            mine, theirs = self.of(edge.first), self.of(edge.second)
+            to_first, to_second = self._over(number)
+            nodes[mine] += to_first
+            nodes[theirs] += to_second
+            table = self.tables[number] - to_first[:, None] - to_second
+            least = float(table.min())
+            constant += least
+            edges.append(table - least)
+        for node in range(self.problem.nodes):
+            least = float(nodes[self.of(node)].min())
+            constant += least
+            nodes[self.of(node)] -= least
+        return constant, nodes, edges
+
+    def _over(self, number: int) -> tuple[Floats, Floats]:
+        """The messages over an edge, to its first and to its second node."""
+        edge = self.problem.edges[number]
+        sizes = self.problem.sizes
+        return (
+            self.buffer[self.to_first[number] :][: sizes[edge.first]],
+            self.buffer[self.to_second[number] :][: sizes[edge.second]],
+        )
+
+    def _spread(self) -> tuple[Floats, list[Floats]]:
+        """Node and edge terms after a backward sweep, prices included, all at least zero."""
         nodes = np.zeros(self.states)
         spread = np.zeros(self.states)
         for place, node in enumerate(self.nodes):
             sums = node.unary + node.messages.sum(0)
             sums -= sums.min()
             behind = sum(group.edges.size for group in node.behind)
-            nodes[self._of(place)] = sums * (1.0 - behind * node.share)
-            spread[self._of(place)] = sums * node.share
+            nodes[self.of(place)] = sums * (1.0 - behind * node.share)
+            spread[self.of(place)] = sums * node.share
         edges = []
         for number, edge in enumerate(self.problem.edges):
-            mine, theirs = self._of(edge.first), self._of(edge.second)
-            to_first = self.buffer[self.to_first[number] :][: mine.stop - mine.start]
-            to_second = self.buffer[self.to_second[number] :][: theirs.stop - theirs.start]
-            table = self.tables[number] - to_first[:, None] + (spread[theirs] - to_second)
+            to_first, to_second = self._over(number)
+            table = self.tables[number] - to_first[:, None] + (spread[self.of(edge.second)] - to_second)
             edges.append(np.maximum(table - table.min(), 0.0))
         return nodes, edges
+
+
+def ascend(
+    messages: Messages, deadline: float, best: float = np.inf, report: Report | None = None, patience: int = 8
+) -> float:
+    """Raise the bound by sweeps and, where memory binds, by prices; returns the best bound, whose state is left.
+
+    Prices follow the overflow of rounded choices (a subgradient where messages agree), by Polyak's step towards the
+    best cost known.  ``report`` gets every choice that fits on the way.
+    """
+    problem = messages.problem
+    pace, bad, high, flat = 0.3, 0, -np.inf, 0
+    prices, top = messages.prices, messages.prices
+    slope = np.zeros(problem.limits.size)
+    state = messages.buffer.copy()
+    step = 0
+    while monotonic() < deadline:
+        step += 1
+        bound = messages.sweep()
+        if bound > high + max(1e-6 * abs(high), 1e-3) if np.isfinite(high) else True:
+            flat = 0
+        else:
+            flat += 1
+        if bound > high:
+            high, top, bad = bound, prices, 0
+            state[:] = messages.buffer
+        else:
+            bad += 1
+        choice = messages.round()
+        over = (problem.held(choice) - problem.limits).astype(np.float64)
+        for tight in (False, True):
+            if tight and (not over.size or over.max() <= 0 or step % 4):
+                continue
+            found = messages.round(tight=True) if tight else choice
+            if report is not None and (not tight or step > 10):
+                value = problem.evaluate(found)
+                if value.feasible:
+                    best = min(best, value.cost)
+                    report(found, value.cost, high)
+        if high > best - 1 + 1e-6 * max(1.0, abs(best)) * 1e-3 or flat > 4 * patience:
+            break
+        if not over.size or (over.max() <= 0 and not prices.any()):
+            if flat > patience:
+                break
+            continue
+        if bad >= patience:
+            pace, bad, prices = pace * 0.6, 0, top
+            messages.set_prices(prices)
+            messages.buffer[:] = state
+            slope[:] = 0
+            if pace < 2e-3:
+                break
+            continue
+        slope = 0.7 * slope + 0.3 * over
+        uphill = np.where((slope > 0) | (prices > 0), slope, 0.0)
+        target = min(best, high + 0.2 * abs(high) + 1.0)
+        length = float(uphill @ uphill)
+        if length > 0:
+            prices = np.maximum(0.0, prices + pace * (target - bound) / length * uphill)
+            messages.set_prices(prices)
+    messages.set_prices(top)
+    messages.buffer[:] = state
+    for _ in range(2 * patience):
+        if monotonic() > deadline:
+            break
+        high = max(high, messages.sweep())
+    return high

@@ -2,6 +2,7 @@
 
 - `thin` looks at memory alone: what every strategy holds is subtracted from the limits, moments that cannot overflow
   go, and so do moments whose set of usages another moment contains;
+- `fitting` drops strategies that overflow a moment even if all other nodes hold their least, `fitting_pairs` pairs;
 - `fold` (its own file) folds nodes into their neighbours;
 - `undominated` drops a strategy where another is never worse, whatever the neighbours do, in cost *and* in bytes at
   every moment that is left.
@@ -12,7 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 
 import numpy as np
@@ -21,7 +22,9 @@ from ...errors import PlanInfeasible
 from .fold import Folded, Mask, fold
 from .problem import NEVER, Edge, Ints, NumericProblem, Usage
 
-ROUNDS = 6
+ROUNDS = 8
+SEGMENTS = 400
+"""The most pairs of usages looked at on one edge."""
 COMPARE = 8_000_000
 """The most entries a node's comparison of strategies may take, over all its edges."""
 
@@ -68,22 +71,36 @@ class Reduced:
 
 def reduce(problem: NumericProblem, deadline: float | None = None) -> Reduced:
     """All passes, until nothing changes.  Raises `PlanInfeasible` if they show that nothing is allowed."""
-    result = Reduced(thin(problem))
+    result = _thinned(Reduced(problem))
     for _ in range(ROUNDS):
-        before = result.problem
-        result = result.then(fold(before))
-        result = Reduced(thin(result.problem), result.offset, result.passes)
+        before = _extent(result.problem)
+        result = result.then(fold(result.problem))
+        result = _thinned(result)
         if deadline is not None and monotonic() > deadline:
             break
         kept = undominated(result.problem, deadline)
         if kept is not None:
-            result = result.then(kept)
-            result = Reduced(thin(result.problem), result.offset, result.passes)
-        after = result.problem
-        same = (after.nodes, after.sizes.sum(), after.limits.size) == (before.nodes, before.sizes.sum(), before.limits.size)
-        if same:
+            result = _thinned(result.then(kept))
+        if _extent(result.problem) == before:
             break
     return result
+
+
+def _extent(problem: NumericProblem) -> tuple[int, int, int, int]:
+    allowed = sum(int((edge.table < NEVER).sum()) for edge in problem.edges)
+    return problem.nodes, int(problem.sizes.sum()), problem.limits.size, allowed
+
+
+def _thinned(result: Reduced) -> Reduced:
+    """Thin, and drop what does not fit, until that changes nothing."""
+    while True:
+        result = Reduced(thin(result.problem), result.offset, result.passes)
+        kept = fitting(result.problem)
+        if kept is None:
+            break
+        result = result.then(kept)
+    fewer = fitting_pairs(result.problem)
+    return result if fewer is None else Reduced(fewer, result.offset, result.passes)
 
 
 def thin(problem: NumericProblem) -> NumericProblem:
@@ -143,6 +160,67 @@ def _joined(usages: Sequence[Usage]) -> list[Usage]:
         key = (usage.node, usage.start, usage.end)
         found[key] = found[key] + usage.amounts if key in found else usage.amounts
     return [Usage(*key, amounts) for key, amounts in sorted(found.items(), key=lambda item: item[0])]
+
+
+def fitting(problem: NumericProblem) -> Kept | None:
+    """Drop strategies that overflow some moment even if all other nodes hold their least; None if there are none.
+
+    Of a thin problem, where the least is zero.
+    """
+    pieces = problem.pieces
+    if not pieces.node.size:
+        return None
+    least = _range_least(problem.limits, pieces.start, pieces.end)
+    over = pieces.state[pieces.amounts > least[pieces.owner]]
+    if not over.size:
+        return None
+    flat = np.ones(int(problem.sizes.sum()), np.bool_)
+    flat[over] = False
+    masks = np.split(flat, np.cumsum(problem.sizes)[:-1])
+    for node, mask in enumerate(masks):
+        if not mask.any():
+            raise PlanInfeasible(f"no strategy of node {node} fits in memory")
+    return keep(problem, [np.flatnonzero(mask) for mask in masks])
+
+
+def fitting_pairs(problem: NumericProblem) -> NumericProblem | None:
+    """Forbid pairs of neighbours' strategies that overflow some moment even alone; None if there are none."""
+    if not problem.usages:
+        return None
+    usages: list[list[Usage]] = [[] for _ in problem.costs]
+    for usage in problem.usages:
+        usages[usage.node].append(usage)
+    most = [max((int(u.amounts.max()) for u in mine), default=0) for mine in usages]
+    least = int(problem.limits.min())
+    edges, changed = [], False
+    for edge in problem.edges:
+        mine, theirs = usages[edge.first], usages[edge.second]
+        if most[edge.first] + most[edge.second] > least and 0 < len(mine) * len(theirs) <= SEGMENTS:
+            over = np.zeros(edge.table.shape, np.bool_)
+            for u in mine:
+                for v in theirs:
+                    start, end = max(u.start, v.start), min(u.end, v.end)
+                    if start < end:
+                        over |= u.amounts[:, None] + v.amounts > problem.limits[start:end].min()
+            over &= edge.table < NEVER
+            if over.any():
+                edge, changed = Edge(edge.first, edge.second, np.where(over, NEVER, edge.table)), True
+        edges.append(edge)
+    return replace(problem, edges=tuple(edges)) if changed else None
+
+
+def _range_least(values: Ints, start: Ints, end: Ints) -> Ints:
+    """The least value in each range, by tables over powers of two."""
+    levels = [values]
+    while 2 ** len(levels) <= values.size:
+        half = 2 ** (len(levels) - 1)
+        levels.append(np.minimum(levels[-1][:-half], levels[-1][half:]))
+    level = np.frexp((end - start).astype(np.float64))[1] - 1
+    result = np.empty(start.size, np.int64)
+    for number, row in enumerate(levels):
+        here = level == number
+        result[here] = np.minimum(row[start[here]], row[end[here] - 2**number])
+    return result
 
 
 def undominated(problem: NumericProblem, deadline: float | None = None) -> Kept | None:

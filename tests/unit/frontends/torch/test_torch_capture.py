@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 from shardwright.errors import TraceError  # noqa: E402
 from shardwright.frontends.torch import capture, capture_step, program_hash, run_graph  # noqa: E402
 from shardwright.ir.graph import Graph  # noqa: E402
+from torch_zoo import CNN, MLP, Attention, Block, Tied  # noqa: E402
 
 TOLERANCE = 1e-10
 
@@ -32,59 +33,6 @@ def _double():
 
 def assert_close(left, right):
     torch.testing.assert_close(left, right, rtol=TOLERANCE, atol=TOLERANCE)
-
-
-class MLP(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.up, self.down = nn.Linear(6, 12), nn.Linear(12, 3)
-
-    def forward(self, x):
-        return self.down(F.gelu(self.up(x)))
-
-
-class Attention(nn.Module):
-    def __init__(self, causal=True):
-        super().__init__()
-        self.qkv, self.out, self.causal = nn.Linear(8, 24), nn.Linear(8, 8), causal
-
-    def forward(self, x, mask=None):
-        q, k, v = (part.unflatten(-1, (2, 4)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
-        made = F.scaled_dot_product_attention(q, k, v, mask, is_causal=self.causal and mask is None)
-        return self.out(made.transpose(1, 2).flatten(-2))
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm1, self.attn, self.norm2 = nn.LayerNorm(8), Attention(), nn.LayerNorm(8)
-        self.mlp = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
-
-    def forward(self, x):
-        x = x + self.attn(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
-
-
-class Tied(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embed, self.block, self.head = nn.Embedding(11, 8), Block(), nn.Linear(8, 11, bias=False)
-        self.head.weight = self.embed.weight
-
-    def forward(self, ids):
-        return F.cross_entropy(self.head(self.block(self.embed(ids))).flatten(0, 1), ids.flatten())
-
-
-class CNN(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv1, self.norm = nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4)
-        self.conv2, self.head = nn.Conv2d(4, 4, 3, padding=1), nn.Linear(4, 2)
-
-    def forward(self, x):
-        x = F.relu(self.norm(self.conv1(x)), inplace=True)
-        x = x + self.conv2(x)
-        return self.head(F.adaptive_avg_pool2d(F.max_pool2d(x, 2), 1).flatten(1))
 
 
 class Checkpointed(nn.Module):

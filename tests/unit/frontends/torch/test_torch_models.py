@@ -9,10 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import torch.nn.functional as F  # noqa: E402
-from torch import nn  # noqa: E402
-
 from shardwright.frontends.torch import capture, capture_step  # noqa: E402
+from torch_zoo import Cell, Experts, Recommender, UNet  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -40,59 +38,6 @@ def assert_trains_alike(eager, steps=3, **data):
     for left, right in zip((*model.parameters(), *model.buffers()), (*eager.parameters(), *eager.buffers())):
         torch.testing.assert_close(left, right, rtol=1e-10, atol=1e-10)
     return captured
-
-
-class Experts(nn.Module):
-    """Each token goes to its two best experts; all experts compute, the others count for nothing."""
-
-    def __init__(self):
-        super().__init__()
-        self.gate = nn.Linear(8, 4)
-        self.up, self.down = nn.Parameter(torch.randn(4, 8, 12) / 3), nn.Parameter(torch.randn(4, 12, 8) / 3)
-
-    def forward(self, x):
-        best, which = self.gate(x).topk(2, -1)
-        weight = torch.zeros(*x.shape[:-1], 4).scatter(-1, which, best.softmax(-1))
-        hidden = F.silu(torch.einsum("bsd,edh->besh", x, self.up))
-        return torch.einsum("besh,ehd,bse->bsd", hidden, self.down, weight).square().mean()
-
-
-class Cell(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.take, self.keep = nn.Linear(6, 5), nn.Linear(5, 5)
-
-    def forward(self, x):
-        state = x.new_zeros(x.shape[0], 5)
-        seen = torch.empty(x.shape[1], x.shape[0], 5)
-        for t in range(x.shape[1]):
-            state = torch.tanh(self.take(x[:, t]) + self.keep(state))
-            seen[t] = state
-        return seen.square().sum()
-
-
-class UNet(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.down, self.inner = nn.Conv2d(2, 4, 3, stride=2, padding=1), nn.Conv2d(4, 4, 3, padding=1)
-        self.norm, self.up = nn.GroupNorm(2, 4), nn.ConvTranspose2d(4, 2, 2, stride=2)
-        self.last = nn.Conv2d(4, 1, 1)
-
-    def forward(self, x):
-        small = F.silu(self.norm(self.inner(self.down(x))))
-        wide = F.interpolate(F.avg_pool2d(small, 2), scale_factor=2, mode="nearest")
-        return self.last(torch.cat([x, self.up(small + wide)], 1)).abs().mean()
-
-
-class Recommender(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.items, self.users = nn.EmbeddingBag(13, 4, mode="sum"), nn.Embedding(7, 4)
-        self.top = nn.Linear(8, 1)
-
-    def forward(self, items, users, clicked):
-        both = torch.cat([self.items(items), self.users(users)], -1)
-        return F.binary_cross_entropy_with_logits(self.top(both).squeeze(-1), clicked)
 
 
 def test_mixture_of_experts():

@@ -1,0 +1,115 @@
+"""Memory of Programs: to the byte what running them takes, and named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from shardwright import Graph, Program
+from shardwright.cost import METERED, RESIDENT, MemoryRules, memory_profile, program_memory
+from shardwright.cost.profile import buffer_bytes, value_kinds
+
+Make = Callable[[int], tuple[Graph, Program]]
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_the_peak_is_what_running_measures(seed: int, random_program: Make, executed: Callable[..., object]) -> None:
+    _, program = random_program(seed)
+    assert memory_profile(program).peak == program_memory(program) == executed(program).peak_bytes  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("rules", [METERED, RESIDENT, MemoryRules(True, False), MemoryRules(False, True)], ids=str)
+@pytest.mark.parametrize("seed", range(0, 300, 10))
+def test_what_is_alive_adds_up_to_the_peak(seed: int, rules: MemoryRules, random_program: Make) -> None:
+    graph, program = random_program(seed)
+    found = memory_profile(program, rules, graph)
+    assert sum(item.bytes for item in found.alive) == sum(found.by_kind.values()) == found.peak
+    assert found.peak >= program_memory(program)
+    assert [item.bytes for item in found.alive] == sorted((item.bytes for item in found.alive), reverse=True)
+
+
+STEP = Graph.parse("""graph step(%x: f32[8, 4], %w: f32[4, 4], %m: f32[4, 4]) {
+  %h = matmul(%x, %w) : f32[8, 4]
+  %a = exp(%h) : f32[8, 4]
+  %t = transpose(%x) : f32[4, 8]
+  %g = matmul(%t, %a) : f32[4, 4]
+  %n = add(%m, %g) : f32[4, 4]
+  %v = add(%w, %n) : f32[4, 4]
+  return %v, %n
+  update %w := output 0
+  update %m := output 1
+}""")
+
+
+def test_the_moment_and_the_tensors_are_named(lowered: Callable[..., Program]) -> None:
+    program = lowered(STEP, "d=1", {})
+    found = memory_profile(program)
+    # x, w, m, h and a at 128 + 64 + 64 + 128 + 128; then x, t, a instead of h: as much, later.
+    assert (found.peak, found.moment) == (512, 1)
+    assert found.where == "exp -> %a"
+    assert {item.name: item.kind for item in found.alive} == {
+        "x": "input",
+        "w": "parameter",
+        "m": "state",
+        "h": "activation",
+        "a": "activation",
+    }
+    assert found.by_kind == {"parameter": 64, "state": 64, "input": 128, "activation": 256}
+
+
+def test_every_value_has_a_kind(lowered: Callable[..., Program]) -> None:
+    program = lowered(STEP, "d=2", {"x": "[d, _]", "w": "[_, d]"})
+    kinds = dict(zip((local.name for local in program.values), value_kinds(program, STEP)))
+    assert (kinds["w"], kinds["m"], kinds["x"]) == ("parameter", "state", "input")
+    assert (kinds["v"], kinds["n"], kinds["h"]) == ("updated", "updated", "activation")
+    assert kinds["g"] == "gradient"
+    assert "copy" in kinds.values()
+
+
+def test_donated_inputs_make_room_and_others_stay(lowered: Callable[..., Program]) -> None:
+    graph = Graph.parse("""graph f(%x: f32[16]) {
+      %a = exp(%x) : f32[16]
+      %b = exp(%a) : f32[16]
+      %c = exp(%b) : f32[16]
+      return %c
+    }""")
+    program = lowered(graph, "d=1", {})
+    kept = MemoryRules(keep_inputs=True)
+    assert (program_memory(program), program_memory(program, kept)) == (128, 192)
+    donated = replace(program, updates=((0, 0),))
+    assert program_memory(donated, kept) == 128
+
+
+def test_a_program_that_does_nothing_peaks_at_its_start(lowered: Callable[..., Program]) -> None:
+    found = memory_profile(lowered(Graph.parse("graph f(%x: f32[4]) { return %x }"), "d=2", {}))
+    assert (found.peak, found.moment, found.where) == (16, -1, "at the start")
+
+
+@pytest.mark.parametrize(
+    ("given", "op", "room"),
+    [
+        ({"x": "[d, _]", "y": "[_, _]"}, "all_gather", 0),
+        ({"x": "[_, d]", "y": "[_, _]"}, "all_gather", 256),
+        ({"x": "[d, _]", "y": "[_, d]"}, "all_to_all", 128),
+        ({"x": "[_, d]", "y": "[d, _]"}, "all_to_all", 128),
+    ],
+)
+def test_collectives_pack_what_does_not_lie_in_a_row(
+    given: dict[str, str], op: str, room: int, lowered: Callable[..., Program]
+) -> None:
+    graph = Graph.parse("graph f(%x: f32[8, 8]) { %y = exp(%x) : f32[8, 8] return %y }")
+    program = lowered(graph, "d=2", given)
+    assert [(i.op, buffer_bytes(program, i)) for i in program.instrs if i.is_collective] == [(op, room)]
+    extra = program_memory(program, MemoryRules(buffers=True)) - program_memory(program)
+    assert 0 <= extra <= room
+
+
+def test_a_reduction_packs_its_operand(lowered: Callable[..., Program]) -> None:
+    graph = Graph.parse("graph f(%x: f32[8, 8], %w: f32[8, 8]) { %y = matmul(%x, %w) : f32[8, 8] return %y }")
+    for target, room in (("[d, _]", 0), ("[_, d]", 256), ("[_, _]", 0)):
+        program = lowered(graph, "d=2", {"x": "[_, d]", "w": "[d, _]", "y": target})
+        (instr,) = [i for i in program.instrs if i.is_collective]
+        assert instr.op == ("all_reduce" if target == "[_, _]" else "reduce_scatter")
+        assert buffer_bytes(program, instr) == room
