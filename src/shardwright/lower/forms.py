@@ -115,6 +115,13 @@ def parts(context: FormContext) -> tuple[int, ...]:
     return context.lowering.inline(found, context.node, decision, context.operands)
 
 
+def random(context: FormContext) -> tuple[int, ...]:
+    """Random numbers of a part: drawn by the places that its elements have in the whole."""
+    shape, spec = context.lowering.graph.values[context.node.results[0]].shape, context.specs[0]
+    offsets = tuple(context.offset(size, context.axes_of(d, spec)) for d, size in enumerate(shape))
+    return (context.result(context.node.op, (*context.operands, *offsets), **dict(context.node.attrs)),)
+
+
 def _int(value: object) -> int:
     assert isinstance(value, int), value
     return value
@@ -147,6 +154,7 @@ FORMS: dict[str, Form] = {
     "take_grad": take_grad,
     "once": once,
     "parts": parts,
+    "random": random,
     "arange": arange,
     "lower_triangle": triangle(lower=True),
     "upper_triangle": triangle(lower=False),

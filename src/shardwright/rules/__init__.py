@@ -13,6 +13,8 @@ Each op has an `OpRecord`; its rule is one line of notation, or a small function
 | `index` | slice, flip, roll, pad, diagonal, concatenate; take, take_along_axis; update_slice, scatter |
 | `scan` | cumsum, cumprod, sort, argsort, top_k, argmax, argmin |
 | `create` | full, arange, constants; tril, triu |
+| `random` | random numbers by key, step and place |
+| `aten` | ATen's ops (a package of its own) |
 | `structured` | ops in StableHLO's form: windows, decompositions, general gather and scatter, collectives |
 | `extract` | `GraphExtractor`: a graph as JSON with every op's rule |
 

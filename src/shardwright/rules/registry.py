@@ -169,7 +169,8 @@ def lookup(op: str) -> OpRecord:
     if found is None:
         raise UnknownOpError(
             f"the rule book has no op {op!r}",
-            help=near_misses(op, [name for name in _records if ("." in name) == ("." in op)]) or 'add it: rule("name", "m k, k n -> m n")',
+            help=near_misses(op, [name for name in _records if ("." in name) == ("." in op)])
+            or 'add it: rule("name", "m k, k n -> m n")',
         )
     return found
 

@@ -94,6 +94,17 @@ def like(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
     return field.full(call.shape, number)
 
 
+def random(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
+    """A hash of the state, of which draw it is, and of the place of each element in the whole."""
+    state, *offsets = operands
+    index = np.zeros((), np.float64)
+    for d, size in enumerate(call.shape):
+        begin = count_of(offsets[d]) if offsets else 0
+        index = index[..., None] * call.attrs["size"][d] + (begin + np.arange(size))
+    word = field.word(call.op, call.attrs["draw"], *map(float, state.residue))
+    return field.from_hash(field.hash(word, [index]))
+
+
 HANDLERS: dict[str, Handler] = {"core.take_along": split_gather, "core.take_grad": take_grad}
 MEANINGS: dict[str, Handler] = {
     "attention": attention,
@@ -105,4 +116,5 @@ MEANINGS: dict[str, Handler] = {
     "constant pad": constant_pad,
     "like": like,
     "cast": cast,
+    "random": random,
 }

@@ -80,6 +80,10 @@ class _Structure:
             "core.take": self.take,
             "core.arange": self.arange,
             "core.triangle": self.triangle,
+            "core.take_along": self.take_along,
+            "core.take_grad": self.take_grad,
+            "random.uniform": self.random,
+            "random.normal": self.random,
         }
 
     def check(self) -> None:
@@ -146,7 +150,7 @@ class _Structure:
     def instruction(self, instr: Instr, made: set[int]) -> None:
         for value in instr.as_node().inputs:
             _need(value in made, f"reads value {value}, which is not made yet")
-            reads = instr.op.startswith("core.") and instr.op not in LOCAL_STEPS
+            reads = instr.op.startswith(("core.", "random.")) and instr.op not in LOCAL_STEPS
             _need(value not in self.offsets or reads, "reads an offset, so that devices would go different ways")
         for value in instr.results:
             _need(0 <= value < len(self.program.values), f"makes value {value}, which does not exist")
@@ -296,6 +300,37 @@ class _Structure:
         pending = _atoms([axis for axis, kind in result.spec.partial if kind == "sum"], {})
         split = _atoms(table.spec.dims[axis].axes, {})
         _need(set(split) <= set(pending), "leaves rows out, but its result is not pending", ("result", result))
+
+    def take_along(self, instr: Instr) -> None:
+        table, index, _, result = self.operands(instr, 3)
+        axis = self.dim(instr, "axis", table)
+        size = table.type.shape[axis]
+        _need(instr.attr("size") == size, f"looks up in {instr.attr('size')} rows of {size}")
+        fits = (result.type.shape, result.type.dtype) == (index.type.shape, table.type.dtype)
+        _need(fits, "has a result of another type than its rows", ("table", table), ("result", result))
+        self.place(instr.operands[2], table, axis)
+        self.pending(table.spec.dims[axis].axes, result)
+
+    def pending(self, axes: Axes, result: Local) -> None:
+        found = _atoms([axis for axis, kind in result.spec.partial if kind == "sum"], {})
+        _need(set(_atoms(axes, {})) <= set(found), "leaves rows out, but its result is not pending", ("result", result))
+
+    def take_grad(self, instr: Instr) -> None:
+        _, _, _, result = self.operands(instr, 3)
+        _need(instr.attr("size") == result.type.shape[0], "sums into another number of rows", ("result", result))
+        self.place(instr.operands[2], result, 0)
+
+    def random(self, instr: Instr) -> None:
+        """Drawn whole, or with the place of every dim."""
+        result = self.program.values[instr.results[0]]
+        _need(instr.attr("size") == result.type.shape, "draws for another shape", ("result", result))
+        offsets = instr.operands[1:]
+        if not offsets:
+            _need(not result.spec.sharded_axes, "draws a part as if it were the whole", ("result", result))
+            return
+        _need(len(offsets) == result.type.rank, "needs the place of every dim")
+        for d, offset in enumerate(offsets):
+            self.place(offset, result, d)
 
     def arange(self, instr: Instr) -> None:
         _, result = self.operands(instr, 1)

@@ -8,7 +8,8 @@ buffers, optimizer state, arguments) becomes updates: writes, also through views
 
 Ops are called ``aten.<name>`` or ``aten.<name>.<overload>``; operands are the tensor parameters in the schema's order,
 attributes all others, by name (see `signatures`).  Beside ATen's there are ``shardwright.attention`` and its backward
-(see `attention`) and ``core.constraint``.  Three attributes are ours: ``draw`` numbers the random ops of a program,
+(see `attention`), ``core.constraint`` and ``random.*`` (see `random`).  Three attributes are ours: ``draw`` numbers the
+draws of a program,
 ``absent`` lists results that were not asked for, ``<name>_present`` says which of a list of optional tensors are given.
 
 | file | what it holds |
@@ -18,6 +19,8 @@ attributes all others, by name (see `signatures`).  Beside ATen's there are ``sh
 | `dispatch`, `recorder`, `aliasing` | one call; the program while it is written; tensors that share memory |
 | `signatures`, `sizes`, `dtypes` | operand or attribute; sizes that differ on a shard; names of element types |
 | `neutral`, `attention`, `constraint` | what keeps a program independent of devices; ops of our own |
+| `random` | random numbers by key, step and place; PyTorch's random ops in terms of them |
+| `describe`, `parts` | for the rule book: what PyTorch says of an operator, and what ops are made of |
 | `optimizers` | SGD, Adam and AdamW as tensor operations |
 | `source`, `exported` | the user's lines and module paths; `ExportedProgram` |
 | `evaluate`, `kernels` | `prepare`, `evaluate`, `run_graph`: computing ops |
@@ -27,8 +30,7 @@ To extend: an operator of any namespace is captured as it is, if it says its sha
 if a parameter repeats a size, name it in `sizes`, and if a plain call is wrong on a shard, write a kernel in `kernels`;
 an optimizer is a formula in `optimizers`; an op that devices take apart differently is kept whole in `neutral`.
 
-Not yet: random ops draw from PyTorch's generator when evaluated (``draw`` is recorded, key and step are not used), and
-attention with dropout is refused then; complex numbers as plain arguments; sparse tensors; data-dependent shapes.
+Not yet: complex numbers as plain arguments; sparse tensors; data-dependent shapes.
 """
 
 from .capture import Captured, capture, capture_step, program_hash

@@ -82,8 +82,8 @@ def _weights(scores: Any, logsumexp: Any) -> Any:
 def _no_dropout(dropout_p: float) -> None:
     if dropout_p > 0:
         raise TraceError(
-            "attention with dropout cannot be computed yet: its random numbers need a key and a step",
-            help="set the attention dropout of the model to 0",
+            "attention with dropout is no op of a captured program: its random numbers would depend on the kernel",
+            help="call torch.nn.functional.scaled_dot_product_attention, which is captured in parts then",
         )
 
 
@@ -151,7 +151,6 @@ _library.register_autograd("shardwright::attention", _gradient, setup_context=_s
 
 
 def whole_attention(
-    draw: Any,
     query: Any,
     key: Any,
     value: Any,
@@ -174,5 +173,17 @@ def whole_attention(
         inference = torch.ops.shardwright.scaled_dot_product_attention
         return inference(*tensors, *options, scale=scale, enable_gqa=enable_gqa)
     mask_grad = attn_mask is not None and attn_mask.requires_grad and torch.is_grad_enabled()
-    number = draw() if dropout_p else -1
-    return torch.ops.shardwright.attention(*tensors, *options, scale, enable_gqa, number, mask_grad)[0]
+    if dropout_p:
+        return _with_dropout(*tensors, *options, scale, enable_gqa)
+    return torch.ops.shardwright.attention(*tensors, *options, scale, enable_gqa, -1, mask_grad)[0]
+
+
+def _with_dropout(
+    query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_causal: bool, scale: float, enable_gqa: bool
+) -> Any:
+    """In plain ops: no device's kernel drops the same elements on every mesh."""
+    heads = query.shape[-3] if enable_gqa else 1
+    wide = torch.float64 if query.dtype == torch.float64 else torch.float32
+    scores = _scores(query, _grouped(key, heads, enable_gqa), mask, is_causal, scale, wide)
+    weights = torch.native_dropout(torch.softmax(scores, -1), dropout_p, True)[0]
+    return (weights @ _grouped(value, heads, enable_gqa).to(wide)).to(query.dtype)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ...errors import TraceError
-from ...ir.graph import Graph
+from ...ir.graph import Graph, TensorType
 from ...ir.text import node_text
 from .aliasing import Record
 from .dispatch import Interrupted, RecordingMode
@@ -21,6 +21,7 @@ from .private import FakeTensor, keystr, tree_flatten, tree_flatten_with_path, t
 from .recorder import Recorder
 from .state import GRADIENT, PARAMETER, Session, Slot, find_roots, named_arguments
 
+RANDOM_TYPE = TensorType((2,), "i64")
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 
 
@@ -93,6 +94,8 @@ class Captured:
                     inputs[position].copy_(outputs[output])
             elif position < self.leaves + len(self.slots):
                 self.slots[position - self.leaves].write(outputs[output])
+            else:  # key and step of random numbers
+                self.consts[position - self.leaves - len(self.slots)].copy_(outputs[output])
         owners = {slot.name: slot.owner for slot in self.slots if slot.kind == PARAMETER}
         for name, output in self.gradients.items():
             owners[name].grad = outputs[output]
@@ -219,6 +222,9 @@ def _run(
             for i, (before, now) in enumerate(states)
             if now is not before or mode.written(before)
         ]
+        if mode.random is not None:
+            position = [value for value, _ in recorder.inputs].index(mode.random)
+            updates.append((position, recorder.node("random.advance", [mode.random], [RANDOM_TYPE], {})[0]))
     return Captured(
         recorder.finish(_name(named), outputs, updates),
         in_spec,

@@ -55,7 +55,6 @@ _UNTAGGED = frozenset(
         "imag",
         "_conj",
         "conj",
-        "view_as_real_copy",
         "rsub",
         "special_xlogy",
         "hardsigmoid",
@@ -81,8 +80,12 @@ def describe(name: str) -> OpFacts | None:
         tags.add("pointwise")
     kinds = {TENSOR: "tensor", TENSORS: "tensors", OPTIONAL_TENSORS: "tensors"}
     parameters = tuple((p.name, kinds.get(p.kind, "other")) for p in signature(op).parameters)
-    results = tuple("tensors" if "List" in str(r.real_type) else "tensor" for r in op._schema.returns)
+    results = tuple(_result_kind(str(r.real_type)) for r in op._schema.returns)
     return OpFacts(op_name(op), short, frozenset(tags), parameters, results)
+
+
+def _result_kind(text: str) -> str:
+    return "tensors" if text == "List[Tensor]" else "tensor" if "Tensor" in text else "other"
 
 
 def _gradient_of_pointwise(op: Any, short: str) -> bool:

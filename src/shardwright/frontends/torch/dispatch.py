@@ -25,6 +25,7 @@ from .private import (
     next_sequence_number,
     unset_fake_temporarily,
 )
+from .random import STATE, fresh_state, redraw
 from .recorder import Recorder
 from .signatures import Signature, functional_form, signature
 from .sizes import WHOLE_SHAPE
@@ -51,6 +52,9 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.fake = fake
         """Turns a real tensor into one without numbers."""
         self.consts: list[Any] = []
+        self.random: int | None = None
+        """The input with key and step, once something is drawn."""
+        self._random_state = fresh_state()  # made here, where tensors still have numbers
         self._lines: dict[int, Source | None] = {}
         self._known: dict[int, tuple[Any, Any]] = {}
 
@@ -128,6 +132,8 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if form.mutates or batch_norm:
             return self._mutate(form, func, args, kwargs, source, "running_" if batch_norm else None)
         operands, attrs = form.split(args, kwargs)
+        if form.random:
+            return self._redraw(form, func, args, kwargs, operands, attrs)
         if form.name.startswith("aten.as_strided") and (
             operands[0].storage_offset() or not operands[0].is_contiguous()
         ):
@@ -188,6 +194,12 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if (parameter.name.startswith(prefix) if prefix else parameter.written)
         ]
         operands, attrs = pure.split(args, {key: value for key, value in kwargs.items() if key not in written})
+        if pure.random:
+            (target,) = _tensors([_argument(form, args, kwargs, name) for name in written])
+            with self:
+                made = redraw(pure.name, self._draw, operands, attrs, target)
+            write(self.recorder, self.record_of(target), read(self.recorder, self.record_of(made), source), source)
+            return self._call(func, args, kwargs)
         reads = self._reads(operands, source)
         targets = list(_tensors([_argument(form, args, kwargs, name) for name in written]))
         made = self._call(func, args, kwargs)
@@ -200,6 +212,25 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.track(result, Record(value))
         for target, value in zip(targets, values[len(fresh) :]):
             write(self.recorder, self.record_of(target), value, source)
+        return made
+
+    def _redraw(
+        self, form: Signature, func: Any, args: Any, kwargs: Any, operands: Sequence[Any], attrs: dict[str, Any]
+    ) -> Any:
+        """A random op, in terms of numbers that every mesh draws alike."""
+        like = self._call(func, args, kwargs)
+        with self:
+            return redraw(form.name, self._draw, operands, attrs, like[0] if isinstance(like, tuple) else like)
+
+    def _draw(self, kind: str, shape: Sequence[int], dtype: Any) -> Any:
+        if self.random is None:
+            self.consts.append(self._random_state)
+            self.random = self.recorder.input(TensorType((2,), "i64"), STATE)
+        made = self.fake(torch.empty(tuple(shape), dtype=dtype, device="meta"))
+        attrs = {"draw": self.recorder.draw(), "size": tuple(shape)}
+        source = self._source()
+        value = self.recorder.node(f"random.{kind}", [self.random], [tensor_type(made)], attrs, source=source)[0]
+        self.track(made, Record(value))
         return made
 
     def _copy(self, func: Any, args: Any, kwargs: Any, source: Source | None) -> Any:
@@ -249,8 +280,6 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             attrs["start"], attrs["end"] = start, max(start, end)
         if form.functional and "dtype" in attrs:
             attrs["dtype"] = types[0].dtype
-        if form.random and "draw" not in attrs:
-            attrs["draw"] = self.recorder.draw()
         dim = attrs.get("dim")
         if type(dim) is int and dim < 0 and form.is_view:
             attrs["dim"] = dim + (operands[0].dim() + 1 if form.name == "aten.unsqueeze" else max(operands[0].dim(), 1))

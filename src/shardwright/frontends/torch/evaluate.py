@@ -14,8 +14,9 @@ import torch
 from ...errors import GraphError
 from ...ir.graph import Graph, TensorType
 from . import attention as _attention  # noqa: F401  registers operators
+from . import random as _random  # noqa: F401  registers kernels
 from .dtypes import tensor_type, torch_dtype
-from .kernels import KERNELS
+from .kernels import KERNELS, ON_NOTHING, on_nothing
 from .signatures import find_op, signature
 from .sizes import OPERAND_SIZES, local_sizes
 
@@ -31,6 +32,8 @@ def prepare(op: str, attrs: Mapping[str, Any], results: Sequence[TensorType], de
     >>> fold([torch.zeros(3)])[0].shape
     torch.Size([3, 1])
     """
+    if results and not any(result.elements for result in results):
+        return lambda operands: on_nothing("zero", results, _device(operands, device))  # not every op takes such shards
     make = KERNELS.get(op)
     if make is not None:
         kernel = make(attrs, results, device)
@@ -48,7 +51,11 @@ def prepare(op: str, attrs: Mapping[str, Any], results: Sequence[TensorType], de
             ]  # a shard need not be
             return form.join(sizes(attrs, operands), device)(whole)
 
+    neutral = ON_NOTHING.get(op)
+
     def run(operands: Sequence[Any]) -> tuple[Any, ...]:
+        if neutral is not None and any(isinstance(x, torch.Tensor) and not x.numel() for x in operands):
+            return on_nothing(neutral, results, _device(operands, device))
         made = call(operands)
         if isinstance(made, torch.Tensor):
             return (made,)
@@ -58,6 +65,14 @@ def prepare(op: str, attrs: Mapping[str, Any], results: Sequence[TensorType], de
         return tuple(item for i, item in enumerate(flat) if i not in absent) if absent else tuple(flat)
 
     return run
+
+
+def _device(operands: Sequence[Any], otherwise: Any) -> Any:
+    for operand in operands:
+        first = operand[0] if isinstance(operand, list | tuple) and operand else operand
+        if isinstance(first, torch.Tensor):
+            return first.device
+    return otherwise
 
 
 def evaluate(

@@ -26,11 +26,42 @@ def kernel(*ops: str) -> Callable[[Make], Make]:
     return register
 
 
-@kernel("aten.view", "aten._unsafe_view", "aten._reshape_alias", "aten.reshape")
+@kernel("aten.view", "aten._unsafe_view", "aten._reshape_alias", "aten.reshape", "aten.view_copy", "aten._reshape_copy",
+        "aten.squeeze", "aten.squeeze.dim", "aten.squeeze.dims", "aten.squeeze_copy", "aten.squeeze_copy.dim",
+        "aten.squeeze_copy.dims", "aten.unflatten.int", "aten.flatten.using_ints")  # fmt: skip
 def _reshape(attrs: Mapping[str, Any], results: Sequence[TensorType], device: Any) -> Kernel:
-    """A shard need not lie in memory as the whole did, so a view of it may have to copy."""
+    """A shard need not lie in memory as the whole did, so a view of it may have to copy; and it may be of size 1."""
     shape = results[0].shape
     return lambda x: x.reshape(shape)
+
+
+@kernel("aten.expand_copy", "aten.broadcast_to")
+def _expand(attrs: Mapping[str, Any], results: Sequence[TensorType], device: Any) -> Kernel:
+    shape = results[0].shape
+    return lambda x: x.expand(shape)
+
+
+@kernel("aten.new_empty_strided", "aten.empty_strided")
+def _empty(attrs: Mapping[str, Any], results: Sequence[TensorType], device: Any) -> Kernel:
+    """Strides are those of the whole; nobody may rely on them."""
+    shape, dtype = results[0].shape, torch_dtype(results[0].dtype)
+
+    def run(*like: Any) -> Any:
+        return torch.empty(shape, dtype=dtype, device=like[0].device if like else device)
+
+    return run
+
+
+@kernel("aten.repeat")
+def _repeat(attrs: Mapping[str, Any], results: Sequence[TensorType], device: Any) -> Kernel:
+    """Dims that are new need not be repeated as often on a shard."""
+    repeats, shape = attrs["repeats"], results[0].shape
+
+    def run(x: Any) -> Any:
+        lead = len(shape) - x.dim()
+        return x.repeat(*shape[:lead], *repeats[lead:])
+
+    return run
 
 
 @kernel("aten.arange", "aten.arange.start", "aten.arange.start_step")
@@ -59,6 +90,36 @@ def _as_strided(attrs: Mapping[str, Any], results: Sequence[TensorType], device:
 @kernel("core.constraint")
 def _constraint(attrs: Mapping[str, Any], results: Sequence[TensorType], device: Any) -> Kernel:
     return lambda x: x
+
+
+# -- shards without elements -------------------------------------------------------------------------------
+
+_ZERO = ("convolution", "convolution_backward", "native_group_norm_backward", "native_batch_norm_backward")
+ON_NOTHING: dict[str, str] = {
+    **dict.fromkeys((f"aten.{name}" for name in _ZERO), "zero"),
+    "aten.amax": "least", "aten.max": "least", "aten.amin": "greatest", "aten.min": "greatest",
+}  # fmt: skip
+"""What an op gives that refuses operands without elements: the neutral element of the sum or extreme it is part of."""
+
+
+def on_nothing(kind: str, results: Sequence[TensorType], device: Any) -> tuple[Any, ...]:
+    """
+    >>> on_nothing("least", [TensorType((2,), "f32")], None)
+    (tensor([-inf, -inf]),)
+    """
+    return tuple(torch.full(r.shape, _neutral(kind, torch_dtype(r.dtype)), dtype=torch_dtype(r.dtype), device=device)
+                 for r in results)  # fmt: skip
+
+
+def _neutral(kind: str, dtype: Any) -> Any:
+    if kind == "zero":
+        return 0
+    if dtype.is_floating_point:
+        return float("-inf") if kind == "least" else float("inf")
+    if dtype == torch.bool:
+        return kind == "greatest"
+    limits = torch.iinfo(dtype)
+    return limits.min if kind == "least" else limits.max
 
 
 # -- local forms: what a device computes of a dim that is split --------------------------------------------

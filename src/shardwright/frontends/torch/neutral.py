@@ -38,7 +38,7 @@ class NeutralForms(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in _ATTENTION:
-            return whole_attention(self.recorder.draw, *args, **kwargs)
+            return whole_attention(*args, **kwargs)
         if func in _DROPOUT:
             return _dropout(*args, **kwargs)
         if func in _MOVES:

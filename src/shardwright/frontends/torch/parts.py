@@ -91,6 +91,14 @@ def log_softmax(x: Any, dim: int, half_to_float: bool) -> Any:
     return made if half_to_float else made.to(x.dtype)
 
 
+@parts_of("aten._safe_softmax")
+def safe_softmax(x: Any, dim: int, dtype: str | None) -> Any:
+    """Zeros, not NaN, where all of a row is minus infinity."""
+    made = softmax(x if dtype is None else x.to(torch_dtype(dtype)), dim, False)
+    hidden = torch.amax(x, dim, keepdim=True) == float("-inf")
+    return torch.where(hidden, torch.zeros_like(made), made)
+
+
 @parts_of("aten._softmax_backward_data")
 def softmax_backward(grad: Any, out: Any, dim: int, input_dtype: str) -> Any:
     wide, out = _wide(grad), _wide(out)
@@ -144,6 +152,26 @@ def std(x: Any, dim: Any, correction: Any, keepdim: bool) -> Any:
 @parts_of("aten.var_mean.correction")
 def var_mean(x: Any, dim: Any, correction: Any, keepdim: bool) -> Any:
     return var(x, dim, correction, keepdim), mean(x, dim, keepdim)
+
+
+@parts_of("aten.std_mean.correction")
+def std_mean(x: Any, dim: Any, correction: Any, keepdim: bool) -> Any:
+    return std(x, dim, correction, keepdim), mean(x, dim, keepdim)
+
+
+@parts_of("aten.norm.ScalarOpt_dim", "aten.norm.Scalar")
+def norm(x: Any, p: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    return vector_norm(x, 2 if p is None else p, dim, keepdim, None)
+
+
+@parts_of("aten.dist")
+def dist(x: Any, other: Any, p: Any) -> Any:
+    return vector_norm(x - other, p, None, False, None)
+
+
+@parts_of("aten._foreach_norm.Scalar")
+def norms(tensors: Any, ord: Any, dtype: str | None) -> Any:
+    return [vector_norm(x, ord, None, False, dtype) for x in tensors]
 
 
 @parts_of("aten.linalg_vector_norm")
@@ -202,6 +230,20 @@ def bce_with_logits(x: Any, target: Any, weight: Any, pos_weight: Any, reduction
     return _reduced(each if weight is None else each * weight, reduction).to(x.dtype)
 
 
+@parts_of("aten.binary_cross_entropy")
+def binary_cross_entropy(x: Any, target: Any, weight: Any, reduction: int) -> Any:
+    wide, goal = _wide(x), _wide(target)
+    each = (goal - 1) * torch.clamp_min(torch.log1p(-wide), -100) - goal * torch.clamp_min(torch.log(wide), -100)
+    return _reduced(each if weight is None else each * weight, reduction).to(x.dtype)
+
+
+@parts_of("aten.binary_cross_entropy_backward")
+def binary_cross_entropy_backward(grad: Any, x: Any, target: Any, weight: Any, reduction: int) -> Any:
+    wide = _wide(x)
+    made = _share(_wide(grad), x, reduction) * (wide - _wide(target)) / torch.clamp_min((1 - wide) * wide, 1e-12)
+    return (made if weight is None else made * weight).to(x.dtype)
+
+
 def _share(grad: Any, x: Any, reduction: int) -> Any:
     return grad / x.numel() if reduction == 1 else grad
 
@@ -236,6 +278,10 @@ def _classes(target: Any, x: Any) -> Any:
     return classes.reshape(1, count, *[1] * (x.dim() - 2)) == target.unsqueeze(1)
 
 
+def _of_class(weight: Any, known: Any) -> Any:
+    return weight[known] if known.dim() else weight[known.reshape(1)].reshape(())
+
+
 @parts_of("aten.nll_loss_forward", "aten.nll_loss2d_forward")
 def nll_loss(x: Any, target: Any, weight: Any, reduction: int, ignore_index: int) -> Any:
     """A lookup along the classes, which may be split; then sums over the samples, which may be, too."""
@@ -245,7 +291,7 @@ def nll_loss(x: Any, target: Any, weight: Any, reduction: int, ignore_index: int
     found = _wide(torch.gather(x, along, known.unsqueeze(along)).squeeze(along))
     shares = counts.to(found.dtype)
     if weight is not None:
-        shares = shares * _wide(weight)[known]
+        shares = shares * _of_class(_wide(weight), known)
     each = torch.masked_fill(-(found * shares), ~counts, 0.0)  # sums pass this: they are pending if classes are split
     if reduction == 0:
         return each.to(x.dtype), torch.zeros((), dtype=x.dtype)
@@ -264,7 +310,7 @@ def nll_loss_backward(
     along = 1 if x.dim() > 1 else 0
     if weight is not None:
         known = torch.where(target == ignore_index, torch.zeros_like(target), target)
-        grad = grad * _wide(weight)[known]
+        grad = grad * _of_class(_wide(weight), known)
     counted = torch.where(target == ignore_index, torch.zeros_like(grad), -grad)
     counted = counted.unsqueeze(along) if counted.dim() else counted
     return torch.where(_classes(target, x), counted, torch.zeros_like(counted)).to(x.dtype)
@@ -310,8 +356,36 @@ def layer_norm_backward(
     )
 
 
+@parts_of("aten._fused_rms_norm")
+def rms_norm(x: Any, weight: Any, normalized_shape: Any, eps: Any) -> Any:
+    wide = _wide(x)
+    small = torch.finfo(wide.dtype).eps if eps is None else eps
+    scale = torch.rsqrt(_mean(wide * wide, _rows(x, normalized_shape), True) + small)
+    made = wide * scale
+    return (made if weight is None else made * weight).to(x.dtype), scale
+
+
+@parts_of("aten._fused_rms_norm_backward")
+def rms_norm_backward(grad: Any, x: Any, rstd: Any, weight: Any, normalized_shape: Any, output_mask: Any) -> Any:
+    dims = _rows(x, normalized_shape)
+    rows = [d for d in range(x.dim()) if d not in dims]
+    wide, normal = _wide(grad), _wide(x) * rstd
+    scaled = wide if weight is None else wide * weight
+    towards = (scaled - normal * _mean(scaled * normal, dims, True)) * rstd
+    weighted = wide * normal
+    return (
+        towards.to(x.dtype) if output_mask[0] else None,
+        (torch.sum(weighted, rows) if rows else weighted).to(x.dtype) if output_mask[1] else None,
+    )
+
+
 def _channel(x: Any, like: Any) -> Any:
     return x.reshape(1, -1, *[1] * (like.dim() - 2))
+
+
+def _affine(normal: Any, weight: Any, bias: Any, x: Any) -> Any:
+    scaled = normal if weight is None else normal * _channel(weight, x)
+    return scaled if bias is None else scaled + _channel(bias, x)
 
 
 @parts_of("aten._native_batch_norm_legit_functional")
@@ -323,7 +397,7 @@ def batch_norm(
     if not training:
         scale = torch.rsqrt(running_var + eps)
         made = (wide - _channel(running_mean, x)) * _channel(scale, x)
-        made = made if weight is None else made * _channel(weight, x) + _channel(bias, x)
+        made = _affine(made, weight, bias, x)
         empty = running_mean.new_zeros((0,))
         return made.to(x.dtype), empty, empty, running_mean.clone(), running_var.clone()
     dims = [d for d in range(x.dim()) if d != 1]
@@ -333,7 +407,7 @@ def batch_norm(
     spread = _mean(away * away, dims, True)
     scale = torch.rsqrt(spread + eps)
     made = away * scale
-    made = made if weight is None else made * _channel(weight, x) + _channel(bias, x)
+    made = _affine(made, weight, bias, x)
     flat_mean, flat_spread = mean.reshape(-1), spread.reshape(-1)
     new_mean = (1 - momentum) * running_mean + momentum * flat_mean
     new_var = (1 - momentum) * running_var + momentum * (flat_spread * (count / max(count - 1, 1)))

@@ -13,13 +13,14 @@ from ...ir.graph import TensorType
 
 _SIZE = (
     "view", "_unsafe_view", "reshape", "_reshape_alias", "expand", "full", "zeros", "ones", "empty",
-    "empty.memory_format", "rand", "randn", "randint", "randint.low", "new_zeros", "new_ones", "new_full", "new_empty",
+    "empty.memory_format", "expand_copy", "broadcast_to", "rand", "randn", "randint", "randint.low", "new_zeros", "new_ones", "new_full", "new_empty",
 )  # fmt: skip
 _INPUT_SIZES = ("slice_backward", "select_backward", "diagonal_backward", "unfold_backward")
 _INPUT_SIZE = tuple(
-    f"upsample_{kind}_backward"
-    for kind in ("nearest1d", "nearest2d", "nearest3d", "_nearest_exact2d", "linear1d", "bilinear2d", "bicubic2d",
-                 "trilinear3d")
+    f"{kind}_backward"
+    for kind in ("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
+                 "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d",
+                 "_upsample_bilinear2d_aa", "upsample_bicubic2d", "_upsample_bicubic2d_aa", "upsample_trilinear3d")
 )  # fmt: skip
 
 WHOLE_SHAPE: dict[str, str] = {
@@ -41,6 +42,8 @@ def local_sizes(op: str, attrs: dict[str, Any], results: Sequence[TensorType]) -
         return {**attrs, WHOLE_SHAPE[op]: results[0].shape}
     if op in ("aten.embedding_dense_backward", "aten._embedding_bag_dense_backward", "aten._embedding_bag_backward"):
         return {**attrs, "num_weights": results[0].shape[0]}
+    if op == "aten.one_hot":
+        return {**attrs, "num_classes": results[0].shape[-1]}
     if op == "aten.convolution_backward" and attrs["bias_sizes"] is not None:
         return {**attrs, "bias_sizes": results[-1].shape}
     return attrs

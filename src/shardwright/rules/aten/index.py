@@ -47,11 +47,6 @@ def gather(call: Call) -> str:
     return write([of_table, names], [names], notes, ["P(any), R -> P(any)"])
 
 
-@rule("aten.gather_backward", cost="gather", meaning="by rule")
-def gather_backward(call: Call) -> str:
-    return _scattered(call, ["P(sum), R, R -> P(sum)"])
-
-
 def _scattered(call: Call, rows: list[str]) -> str:
     """Target, index, perhaps a source of the index's shape: dims beside ``dim`` pass if all agree on their size."""
     target, index = call.operands[:2]

@@ -5,12 +5,15 @@ Tensor i of every list goes with tensor i of the others, dim by dim; a single te
 
 from __future__ import annotations
 
+from ...errors import RuleError
 from ...spec.record import Call, Flow, OpFacts, OpRecord
-from ..dims import write
+from ...spec.rule import Factor, Mapped, OpShardingRule, Transfer
 from ..registry import maker
 
-_NOT_ELEMENTWISE = ("norm", "max", "powsum")
-_LINEAR = ("neg", "zero", "copy", "clone")
+_REDUCES = {"norm": "parts", "max": "max", "powsum": "sum"}
+"""How the elements of each tensor become one number; a norm is computed in parts."""
+_OF_MATRICES = ("mm",)
+_LINEAR = ("neg", "clone")
 _FUSED = ("_fused_adam", "_fused_adamw", "_fused_sgd", "_fused_adagrad")
 
 
@@ -18,12 +21,11 @@ _FUSED = ("_fused_adam", "_fused_adamw", "_fused_sgd", "_fused_adagrad")
 def lists(facts: OpFacts) -> OpRecord | None:
     name = facts.short.removeprefix("_foreach_")
     fused = facts.short in _FUSED
-    if name == facts.short and not fused:
+    if name in _OF_MATRICES or (name == facts.short and not fused):
         return None
-    reduces = name in _NOT_ELEMENTWISE
     return OpRecord(
         facts.name,
-        lambda call: _rule(facts, call, name, reduces),
+        lambda call: _rule(facts, call, name),
         flow=Flow.POINTWISE,
         cost="pointwise",
         meaning="by rule",
@@ -31,26 +33,38 @@ def lists(facts: OpFacts) -> OpRecord | None:
     )
 
 
-def _rule(facts: OpFacts, call: Call, name: str, reduces: bool) -> str:
+def _rule(facts: OpFacts, call: Call, name: str) -> OpShardingRule:
+    """Written as factors, not as text: a list may hold hundreds of tensors, of which each has its own."""
     slots = call.slots or (1,) * len(call.operands)
-    count = max((slot or 0 for slot, (_, kind) in zip(slots, facts.tensors) if kind == "tensors"), default=0)
-    shapes = list(call.operands)
-    operands: list[list[str]] = []
-    notes: dict[str, str] = {}
-    for slot, (_, kind) in zip(slots, facts.tensors):
-        for i in range(slot or 0):
-            shape = shapes[len(operands)]
-            item = i if kind == "tensors" else None
-            names = [] if item is None else [f"t{item}x{d}" for d in range(len(shape))]
-            if item is not None and shape != call.operands[item]:
-                names = ["1"] * len(shape) if all(size == 1 for size in shape) else names
-            operands.append(names)
-    if reduces:
-        notes = {name: "whole" for names in operands for name in names if name != "1"}
-        results: list[list[str]] = [[]] * len(call.results)
-    else:
-        results = [[f"t{r % count}x{d}" for d in range(len(shape))] for r, shape in enumerate(call.results)]
-    rows = []
+    kinds = [kind for slot, (_, kind) in zip(slots, facts.tensors) if slot is not None]
+    counts = [slot for slot in slots if slot is not None]
+    count = max((number for number, kind in zip(counts, kinds) if kind == "tensors"), default=0)
+    items = [i if kind == "tensors" else None for number, kind in zip(counts, kinds) for i in range(number)]
+    shapes = [call.operands[items.index(i)] for i in range(count)]
+    reduced = _REDUCES.get(name)
+    form = reduced if reduced == "parts" else None
+    factors: list[Factor] = []
+    mapped: list[Mapped] = []
+    for i, shape in enumerate(shapes):
+        mapped.append(tuple((len(factors) + d,) for d in range(len(shape))))
+        factors += [Factor(f"t{i}x{d}", size, form=form) for d, size in enumerate(shape)]
+    operands: list[Mapped] = []
+    for item, given in zip(items, call.operands):
+        if item is not None and given == shapes[item]:
+            operands.append(mapped[item])
+        elif all(size == 1 for size in given):  # beside all of a tensor, such as a step or a learning rate
+            operands.append(tuple((len(factors) + d,) for d in range(len(given))))
+            factors += [Factor(f"o{len(operands)}x{d}", 1, broadcast=True) for d in range(len(given))]
+        else:
+            raise RuleError(f"tensors of a list have different shapes: {list(given)} beside {list(shapes[item or 0])}")
+    results: list[Mapped] = []
+    reductions: list[tuple[tuple[int, str], ...]] = []
+    for r, made in enumerate(call.results):
+        if reduced is None and made != shapes[r % count]:
+            raise RuleError(f"result {r} of a list has another shape: {list(made)}")
+        results.append(() if reduced else mapped[r % count])
+        reductions.append(tuple((f, reduced) for (f,) in mapped[r]) if reduced and not form else ())
+    rows: tuple[Transfer, ...] = ()
     if name in _LINEAR and len(operands) == count:
-        rows.append(f"{', '.join(['P(sum)'] * count)} -> {', '.join(['P(sum)'] * len(call.results))}")
-    return write(operands, results, notes, rows)
+        rows = (Transfer(("P(sum)",) * count, ("P(sum)",) * len(call.results)),)
+    return OpShardingRule(tuple(factors), tuple(operands), tuple(results), tuple(reductions), rows)

@@ -33,21 +33,21 @@ def linear(call: Call) -> str:
     return write([[*lead, "k"], ["n", "k"], ["n"]], [[*lead, "n"]], {"k": "sum form(once)"}, rows)
 
 
-def _added(name: str, left: str, right: str, result: str) -> None:
+def _added(name: str, left: str, right: str, result: str, *summed: str) -> None:
     """``beta * bias + alpha * left @ right``; the bias is stretched to the result."""
 
     @rule(name, cost="matmul", meaning="by rule")
     def added(call: Call) -> str:
         target = result.split()
         bias = broadcast(target, call.results[0], call.operands[0])
-        notes = {"k": "sum form(once)"}
+        notes = dict.fromkeys(("k", *summed), "sum form(once)")
         rows = ["P(sum), P(sum), R -> P(sum)", "P(sum), R, P(sum) -> P(sum)"]
         return write([bias, left.split(), right.split()], [target], notes, rows)
 
 
 _added("aten.addmm", "m k", "k n", "m n")
 _added("aten.baddbmm", "b m k", "b k n", "b m n")
-_added("aten.addbmm", "b m k", "b k n", "m n")
+_added("aten.addbmm", "b m k", "b k n", "m n", "b")
 _added("aten.addmv", "m k", "k", "m")
 
 

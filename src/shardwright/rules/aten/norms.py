@@ -6,10 +6,9 @@ batch norm and the classes and samples of a loss.
 
 from __future__ import annotations
 
-from ...errors import RuleError
 from ...spec.record import Call
 from ...spec.rule import factor_name
-from ..dims import write
+from ..dims import broadcast, write
 from ..registry import rule
 from .same import dim
 
@@ -27,7 +26,7 @@ def _along(call: Call, rows: tuple[str, ...] = ()) -> str:
     return write([names] * len(call.operands), [names], {names[at]: _PARTS} if names else {}, rows)
 
 
-for _name in ("_softmax", "_log_softmax"):
+for _name in ("_softmax", "_log_softmax", "_safe_softmax"):
     rule(f"aten.{_name}", _along, cost="reduce", meaning="parts")
 for _name in ("_softmax_backward_data", "_log_softmax_backward_data"):
     rule(f"aten.{_name}", lambda call: _along(call, ("P(sum), R -> P(sum)", "P(avg), R -> P(avg)")),
@@ -69,13 +68,13 @@ def _rms(call: Call) -> str:
     rows, inner = _rows(call, names)
     kept = [*rows, *["1"] * len(inner)]
     operands = [names, *[inner] * (len(call.operands) - 1)]
-    return write(operands, [names, kept][: len(call.results)], dict.fromkeys(inner, "whole"))
+    return write(operands, [names, kept][: len(call.results)], dict.fromkeys(inner, _PARTS))
 
 
-rule("aten._fused_rms_norm", _rms, cost="reduce", meaning="by rule")
+rule("aten._fused_rms_norm", _rms, cost="reduce", meaning="parts")
 
 
-@rule("aten._fused_rms_norm_backward", cost="reduce", meaning="by rule")
+@rule("aten._fused_rms_norm_backward", cost="reduce", meaning="parts")
 def rms_norm_backward(call: Call) -> str:
     names = _names(len(call.operands[0]))
     rows, inner = _rows(call, names)
@@ -83,7 +82,7 @@ def rms_norm_backward(call: Call) -> str:
     operands = [names, names, kept, *[inner] * (len(call.operands) - 3)]
     results = [target for target, wanted in zip((names, inner), call.attr("output_mask")) if wanted]
     pending = f"P(sum){', R' * (len(operands) - 1)} -> {', '.join(['P(sum)'] * len(results))}"
-    return write(operands, results, dict.fromkeys(inner, "whole"), [pending])
+    return write(operands, results, dict.fromkeys(inner, _PARTS), [pending])
 
 
 # -- batch and group norm -------------------------------------------------------------------------------
@@ -110,6 +109,20 @@ def batch_norm(call: Call) -> str:
         else:
             results.append(["c"])
     return write(operands, results, notes)
+
+
+def _batch_norm_alone(call: Call) -> str:
+    """Without statistics to keep: result, mean, reciprocal deviation."""
+    names, others = _samples(len(call.operands[0]))
+    results, notes = [names], dict.fromkeys(others, "whole")
+    for r, shape in enumerate(call.results[1:], 1):
+        results.append([f"e{r}"] if shape == (0,) else ["c"])
+        notes |= {f"e{r}": "new whole"} if shape == (0,) else {}
+    return write([names, *[["c"]] * (len(call.operands) - 1)], results, notes)
+
+
+for _name in ("_native_batch_norm_legit.no_stats", "native_batch_norm"):
+    rule(f"aten.{_name}", _batch_norm_alone, cost="reduce", meaning="by rule")
 
 
 @rule("aten.native_batch_norm_backward", cost="reduce", meaning="parts")
@@ -186,15 +199,14 @@ for _name in ("nll_loss", "nll_loss2d"):
 
 def _pairwise_loss(call: Call) -> str:
     """Elements of two tensors, compared, then summed or averaged (attribute ``reduction``: 0 keeps, 1 mean, 2 sum)."""
-    if any(shape not in ((), call.operands[0]) for shape in call.operands):
-        raise RuleError("a loss of tensors that are stretched to each other")
-    names = _names(len(call.operands[0]))
-    operands = [names if shape == call.operands[0] else [] for shape in call.operands]
+    sizes = call.operands[0]
+    names = _names(len(sizes))
+    operands = [broadcast(names, sizes, shape) for shape in call.operands]
     kept = call.attr("reduction") == 0
     return write(operands, [names if kept else []], {} if kept else dict.fromkeys(names, "sum form(parts)"))
 
 
-for _name in ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy_with_logits"):
+for _name in ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy_with_logits", "binary_cross_entropy"):
     rule(f"aten.{_name}", _pairwise_loss, cost="reduce", meaning="parts", beyond=(
         "a mean of equal shards, where the book has a sum in parts"
     ))  # fmt: skip
@@ -204,11 +216,11 @@ def _pairwise_loss_backward(call: Call) -> str:
     """The gradient of one of these: elementwise, but a mean divides by the number of all elements."""
     shape = call.operands[1]
     names = _names(len(shape))
-    operands = [names if given == shape else [] for given in call.operands]
+    operands = [broadcast(names, shape, given) for given in call.operands]
     notes = dict.fromkeys(names, _PARTS) if call.attr("reduction") == 1 else {}
     pending = f"P(sum){', R' * (len(operands) - 1)} -> P(sum)"
     return write(operands, [names], notes, [pending])
 
 
-for _name in ("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward"):
+for _name in ("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward", "binary_cross_entropy_backward"):
     rule(f"aten.{_name}", _pairwise_loss_backward, cost="pointwise", meaning="by rule")

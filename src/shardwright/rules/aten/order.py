@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from ...spec.record import Call
@@ -28,12 +29,13 @@ def _whole_dim(call: Call, rows: tuple[str, ...] = ()) -> str:
     at = dim({"dim": call.attr("dim", -1)}, rank)
     if all(result == call.operands[0] for result in call.results):
         return write([names] * len(call.operands), [names] * len(call.results), {names[at]: "whole"}, rows)
-    short = [*names[:at], "k", *names[at + 1 :]]
-    return write([names], [short] * len(call.results), {names[at]: "whole", "k": "new whole"}, rows)
+    short = [*names[:at], "top", *names[at + 1 :]]
+    return write([names], [short] * len(call.results), {names[at]: "whole", "top": "new whole"}, rows)
 
 
-for _name in ("sort", "sort.stable", "topk", "argsort", "argsort.stable", "cummax", "cummin", "logcumsumexp", "msort"):
+for _name in ("sort", "sort.stable", "topk", "argsort", "argsort.stable", "cummax", "cummin", "logcumsumexp"):
     rule(f"aten.{_name}", _whole_dim, cost="sort", meaning="by rule")
+rule("aten.msort", lambda call: _whole_dim(replace(call, attrs={"dim": 0})), cost="sort", meaning="by rule")
 
 
 @rule("aten.value_selecting_reduction_backward", cost="memory", meaning="by rule")
@@ -45,9 +47,9 @@ def selected_backward(call: Call) -> str:
     if not names:
         return write([[], []], [[]], {}, ["P(sum), R -> P(sum)"])
     at = dim(call.attrs, rank)
-    place = "1" if call.attr("keepdim") and index[at] == 1 else "k"
+    place = "1" if call.attr("keepdim") and index[at] == 1 else "taken"
     given = [*names[:at], place, *names[at + 1 :]] if len(grad) == rank else [n for n in names if n != names[at]]
-    notes = {names[at]: "new whole", **({"k": "whole"} if "k" in given else {})}
+    notes = {names[at]: "new whole", **({"taken": "whole"} if "taken" in given else {})}
     return write([given, given], [names], notes, ["P(sum), R -> P(sum)"])
 
 
@@ -77,7 +79,7 @@ def _filled(attrs: Attributes, rank: int, said: str | int = 0) -> Attributes:
     return {"value": attrs[said] if isinstance(said, str) else said}
 
 
-_FILLED: dict[str, str | int] = {"full": "fill_value", "zeros": 0, "ones": 1, "empty.memory_format": 0, "empty": 0,
+_FILLED: dict[str, str | int] = {"full": "fill_value", "zeros": 0, "ones": 1, "empty.memory_format": 0,
                                 "scalar_tensor": "s", "empty_strided": 0}  # fmt: skip
 for _name, _value in _FILLED.items():
     same(f"aten.{_name}", base="full", to=partial(_filled, said=_value))

@@ -32,15 +32,16 @@ TERNARY: Mapping[str, tuple[str, ...]] = {
 @maker
 def elementwise(facts: OpFacts) -> OpRecord | None:
     """The record of an op that PyTorch tags as pointwise."""
-    if "pointwise" not in facts.tags or "inplace_view" in facts.tags:
+    if "pointwise" not in facts.tags or "inplace_view" in facts.tags or set(facts.results) != {"tensor"}:
         return None
+    if "nondeterministic_seeded" in facts.tags or any(name == "generator" for name, _ in facts.parameters):
+        return None  # a part would draw the numbers of another
     return OpRecord(
         facts.name,
         lambda call: _rule(facts, call),
         flow=Flow.POINTWISE,
         cost="pointwise",
         meaning="by rule",
-        random="nondeterministic_seeded" in facts.tags,
         beyond=_BEYOND,
     )
 

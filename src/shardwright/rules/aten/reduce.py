@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...errors import RuleError
 from ...spec.record import Call
 from ...spec.rule import factor_name
 from ..dims import write
@@ -48,7 +49,8 @@ for _name in ("mean", "mean.dim"):
     rule(f"aten.{_name}", lambda call: _by_parts(call, linear=True), cost="reduce", meaning="parts", beyond=(
         "the mean of means, for equal shards only: the book has the sum of sums, for all"
     ))  # fmt: skip
-for _name in ("logsumexp", "var.correction", "std.correction", "var_mean.correction", "linalg_vector_norm"):
+for _name in ("logsumexp", "var.correction", "std.correction", "var_mean.correction", "std_mean.correction",
+              "linalg_vector_norm", "norm.ScalarOpt_dim", "norm.Scalar"):  # fmt: skip
     rule(f"aten.{_name}", _by_parts, cost="reduce", meaning="parts", beyond=(
         "an extreme or a mean of parts, where the samples let it: the book computes it in parts"
     ))  # fmt: skip
@@ -66,9 +68,50 @@ def extreme(call: Call) -> str:
 
 for _name in ("min.dim", "median.dim", "nanmedian.dim", "mode", "kthvalue"):
     rule(f"aten.{_name}", extreme, cost="reduce", meaning="by rule")
-rule(
-    "aten.count_nonzero",
-    lambda call: write([[factor_name(d) for d in range(len(call.operands[0]))]], [[]]),
-    cost="reduce",
-    meaning="by rule",
-)
+
+
+def _away(call: Call) -> tuple[list[str], list[str], list[str]]:
+    """Names of the operand's dims, of the reduced ones among them, and of the result's."""
+    rank = len(call.operands[0])
+    gone = dims(call.attrs, rank)
+    names = [factor_name(d) for d in range(rank)]
+    away = names if gone is None else [names[d] for d in gone if d < rank]
+    keep = call.attr("keepdim", False)
+    return names, away, ["1" if name in away else name for name in names if keep or name not in away]
+
+
+def _summed(call: Call) -> str:
+    names, _, kept = _away(call)
+    return write([names], [kept])
+
+
+for _name in ("count_nonzero", "count_nonzero.dim_IntList", "nansum"):
+    rule(f"aten.{_name}", _summed, cost="reduce", meaning="by rule", beyond="an average of counts, on equal shards")
+
+
+@rule("aten.aminmax", cost="reduce", meaning="by rule")
+def aminmax(call: Call) -> str:
+    """The least and the greatest."""
+    names, away, kept = _away(call)
+    notes = {f"{name}@{r}": kind for name in away for r, kind in enumerate(("min", "max"))}
+    return write([names], [kept, kept], notes)
+
+
+def _middle(call: Call) -> str:
+    """Of all elements, which are needed together."""
+    names = [factor_name(d) for d in range(len(call.operands[0]))]
+    return write([names], [[]] * len(call.results), dict.fromkeys(names, "whole"))
+
+
+for _name in ("median", "nanmedian"):
+    rule(f"aten.{_name}", _middle, cost="reduce", meaning="by rule")
+
+
+@rule("aten.dist", cost="reduce", meaning="parts")
+def dist(call: Call) -> str:
+    """The norm of a difference."""
+    left, right = call.operands
+    if left != right:
+        raise RuleError("a distance of tensors that are stretched to each other")
+    names = [factor_name(d) for d in range(len(left))]
+    return write([names, names], [[]], dict.fromkeys(names, "form(parts)"))

@@ -12,6 +12,7 @@ from .same import Attributes, dim, dims, same
 for _name in (
     "view", "_unsafe_view", "reshape", "_reshape_alias", "squeeze", "squeeze.dim", "squeeze.dims", "unsqueeze",
     "view_copy", "flatten.using_ints", "unflatten.int", "_reshape_copy", "unsqueeze_copy", "squeeze_copy",
+    "squeeze_copy.dim", "squeeze_copy.dims",
 ):  # fmt: skip
     same(f"aten.{_name}", base="reshape")
 
@@ -19,13 +20,12 @@ for _name in (
 def _swapped(attrs: Attributes, rank: int) -> Attributes:
     order = list(range(rank))
     if rank:
-        a, b = dim(attrs, rank, "dim0"), dim(attrs, rank, "dim1")
+        a, b = (dim(attrs, rank, name if name in attrs else name.replace("dim", "axis")) for name in ("dim0", "dim1"))
         order[a], order[b] = order[b], order[a]
     return {"permutation": tuple(order)}
 
 
-same("aten.t", base="transpose")
-same("aten.numpy_T", base="transpose")
+same("aten.t", "aten.t_copy", "aten.numpy_T", base="transpose")
 for _name in ("transpose.int", "transpose_copy.int", "swapaxes", "swapdims"):
     same(f"aten.{_name}", base="transpose", to=_swapped)
 for _name in ("permute", "permute_copy"):
@@ -34,7 +34,7 @@ for _name in ("mT", "adjoint", "mH"):
     same(
         f"aten.{_name}",
         base="transpose",
-        to=lambda attrs, rank: {"permutation": (*range(rank - 2), rank - 1, rank - 2)},
+        to=lambda attrs, rank: {"permutation": (*range(rank - 2), rank - 1, rank - 2) if rank > 1 else ()},
     )
 same("aten.expand", "aten.expand_copy", "aten.broadcast_to", base="broadcast_to")
 same("aten.flip", base="flip", to=lambda attrs, rank: {"axis": dims(attrs, rank, "dims") or ()})

@@ -225,7 +225,7 @@ def test_sources():
         assert sorted(scopes) == ["norm1", "norm2"]
     attention = [node.source for node in captured.graph.nodes if node.op.startswith("shardwright.attention")]
     assert len({(source.file, source.line, source.scope) for source in attention}) == 1
-    assert attention[0].file.endswith("test_torch_capture.py")
+    assert attention[0].file.endswith("torch_zoo.py")
     assert attention[0].scope == "attn"
 
 
@@ -291,9 +291,62 @@ def test_random_ops_are_numbered():
         return F.dropout(x, 0.5) + torch.rand_like(x) + torch.randn(3)
 
     captured = capture(fn, torch.randn(2, 3))
-    drawn = {node.op: node.attr("draw") for node in captured.graph.nodes if node.attr("draw") is not None}
-    assert drawn == {"aten.native_dropout": 0, "aten.rand_like": 1, "aten.randn": 2}
+    drawn = [(node.op, node.attr("draw")) for node in captured.graph.nodes if node.attr("draw") is not None]
+    assert drawn == [("random.uniform", 0), ("random.uniform", 1), ("random.normal", 2)]
     assert captured(torch.randn(2, 3)).shape == (2, 3)
+
+
+def test_random_numbers_depend_on_key_and_step():
+    captured = capture(lambda x: (F.dropout(x, 0.25), torch.rand(4000), torch.randn(4000)), torch.ones(4000))
+    *_, state = captured.consts
+    state.copy_(torch.tensor([7, 0]))
+    first, second = captured(torch.ones(4000)), captured(torch.ones(4000))
+    assert state.tolist() == [7, 2]
+    state.copy_(torch.tensor([7, 1]))
+    for again, before, other in zip(captured(torch.ones(4000)), second, first):
+        torch.testing.assert_close(again, before, rtol=0, atol=0)
+        assert (again != other).any()
+    dropped, uniform, normal = first
+    assert abs((dropped == 0).double().mean() - 0.25) < 0.03
+    assert set(dropped.unique().tolist()) == {0.0, 1 / 0.75}
+    assert abs(uniform.mean() - 0.5) < 0.02
+    assert abs(uniform.var() - 1 / 12) < 0.01
+    assert abs(normal.mean()) < 0.06
+    assert abs(normal.std() - 1) < 0.04
+    assert (uniform >= 0).all()
+    assert (uniform < 1).all()
+
+
+def draws(x):
+    probabilities = torch.full((5, 6), 0.4)
+    return (
+        torch.empty(5, 6).uniform_(2, 3), torch.empty(5, 6).normal_(1, 2), torch.bernoulli(probabilities),
+        torch.empty(5, 6).bernoulli_(0.3), torch.randint(3, 9, (40,)), torch.randperm(9),
+        torch.multinomial(probabilities, 4), torch.multinomial(probabilities, 9, replacement=True),
+        torch.empty(5, 6).exponential_(2.0), torch.normal(x, 0.1), torch.rand(3, dtype=torch.bfloat16),
+    )  # fmt: skip
+
+
+def test_every_way_to_draw():
+    uniform, normal, *masks, whole, order, some, many, waits, around, narrow = capture(draws, torch.ones(2))(
+        torch.ones(2)
+    )
+    assert (uniform >= 2).all()
+    assert (uniform < 3).all()
+    assert normal.std() > 1
+    assert all(set(mask.unique().tolist()) <= {0.0, 1.0} for mask in masks)
+    assert set(whole.tolist()) == {3, 4, 5, 6, 7, 8}
+    assert sorted(order.tolist()) == list(range(9))
+    assert all(len(set(row)) == 4 for row in some.tolist())
+    assert many.shape == (5, 9)
+    assert (waits > 0).all()
+    assert around.shape == (2,)
+    assert (narrow < 1).all()
+
+
+def test_a_draw_that_no_mesh_could_repeat_is_refused():
+    with pytest.raises(TraceError, match=r"(?s)aten.poisson draws random numbers.*help"):
+        capture(torch.poisson, torch.ones(3))
 
 
 def test_a_recomputed_dropout_drops_the_same():
@@ -308,7 +361,7 @@ def test_a_recomputed_dropout_drops_the_same():
             return F.dropout(x)
 
     captured = capture_step(Dropping(), torch.randn(2, 8), loss=square)
-    drawn = [(n.source.scope, n.attr("draw")) for n in captured.graph.nodes if n.op == "aten.native_dropout"]
+    drawn = [(n.source.scope, n.attr("draw")) for n in captured.graph.nodes if n.op == "random.uniform"]
     assert [draw for _, draw in drawn] == [0, 1, 2, 1, 0]
     assert drawn[3:] == [("layers.1.1", 1), ("layers.0.1", 0)]
 
@@ -339,7 +392,7 @@ def test_exported_program():
     assert_close(captured(x), model(x).detach())
     assert "attn.qkv.weight" in captured.names
     attention = next(node for node in captured.graph.nodes if node.op == "aten.scaled_dot_product_attention")
-    assert attention.source.file == "test_torch_capture.py"
+    assert attention.source.file == "torch_zoo.py"
     assert attention.source.scope == "attn"
 
 
