@@ -7,6 +7,7 @@
 | `torch_programs` | the same for PyTorch; `shard_step`: training steps with sharded state |
 | `specs` | what says a sharding |
 | `sharded` | `ShardedArray`, and `randn`, `zeros`, `ones`, `asarray` that make them |
+| `sharded_torch` | `ShardedTensor`: the same of PyTorch tensors, on real processes, too |
 | `random` | counter-based random numbers: a function of the global index |
 | `log` | the flat log of what sharded arrays do |
 """

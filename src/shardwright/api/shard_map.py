@@ -192,7 +192,7 @@ def with_sharding_constraint(x: Any, spec: Any) -> Any:
     """Inside a traced function: from here on the value is sharded like this.  Elsewhere: the value itself."""
     from .sharded import ShardedArray
 
-    if isinstance(x, ShardedArray):
+    if isinstance(x, ShardedArray) or type(x).__name__ == "ShardedTensor":
         return x.redistribute(spec)
     if uses_torch(None, (x,), {}):
         from ..frontends.torch import constrain as constrain_tensor

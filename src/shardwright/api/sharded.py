@@ -250,8 +250,15 @@ def _place(mesh: Any, shape: Sequence[int], spec: Any) -> ShardingSpec:
     return default_spec(mesh, shape) if spec is None else ShardingSpec.of(spec, mesh, len(shape)).closed()
 
 
-def asarray(array: Any, *, mesh: Any, spec: Any = None) -> ShardedArray:
-    """Put a host array on the mesh, sharded on the first dividing dim unless told."""
+def asarray(array: Any, *, mesh: Any, spec: Any = None, engine: Any = None) -> Any:
+    """Put a host array on the mesh, sharded on the first dividing dim unless told.
+
+    With ``engine="torch"`` (and for PyTorch tensors) it becomes a `ShardedTensor`, on real processes under torchrun.
+    """
+    if engine is not None or type(array).__module__.split(".")[0] == "torch":
+        from .sharded_torch import place
+
+        return place(array, mesh, _place(mesh, array.shape, spec), engine or "virtual")
     whole = np.asarray(array)
     where = _place(mesh, whole.shape, spec)
     event = "broadcast" if where.is_replicated else "scatter"
@@ -259,28 +266,40 @@ def asarray(array: Any, *, mesh: Any, spec: Any = None) -> ShardedArray:
     return ShardedArray(scatter(whole, where), where, whole.shape)
 
 
-def randn(*shape: Any, mesh: Any, spec: Any = None, seed: int = 0, dtype: Any = np.float64) -> ShardedArray:
-    """Standard normal numbers that depend on the seed and the global index alone."""
+def randn(*shape: Any, mesh: Any, spec: Any = None, seed: int = 0, dtype: Any = np.float64, engine: Any = None) -> Any:
+    """Standard normal numbers that depend on the seed and the global index alone.
+
+    ``engine="torch"`` makes a `ShardedTensor` of PyTorch tensors: on the processes that torchrun started, each of which
+    draws its own shard.
+    """
     size = _shape(shape)
     where = _place(mesh, size, spec)
-    shards = [normal_part(size, where.local_slices(size, p), seed).astype(dtype) for p in where.mesh]
     log.add("create", f"randn {list(size)}", "+".join(map(str, where.sharded_axes)))
+    if engine is not None:
+        from . import sharded_torch
+
+        return sharded_torch.randn(size, mesh, where, seed, dtype, engine)
+    shards = [normal_part(size, where.local_slices(size, p), seed).astype(dtype) for p in where.mesh]
     return ShardedArray(shards, where, size)
 
 
-def zeros(*shape: Any, mesh: Any, spec: Any = None, dtype: Any = np.float64) -> ShardedArray:
-    return _filled("zeros", np.zeros, _shape(shape), mesh, spec, dtype)
+def zeros(*shape: Any, mesh: Any, spec: Any = None, dtype: Any = np.float64, engine: Any = None) -> Any:
+    return _filled("zeros", np.zeros, _shape(shape), mesh, spec, dtype, engine)
 
 
-def ones(*shape: Any, mesh: Any, spec: Any = None, dtype: Any = np.float64) -> ShardedArray:
-    return _filled("ones", np.ones, _shape(shape), mesh, spec, dtype)
+def ones(*shape: Any, mesh: Any, spec: Any = None, dtype: Any = np.float64, engine: Any = None) -> Any:
+    return _filled("ones", np.ones, _shape(shape), mesh, spec, dtype, engine)
 
 
 def _filled(
-    name: str, make: Callable[..., Array], shape: tuple[int, ...], mesh: Any, spec: Any, dtype: Any
-) -> ShardedArray:
+    name: str, make: Callable[..., Array], shape: tuple[int, ...], mesh: Any, spec: Any, dtype: Any, engine: Any
+) -> Any:
     where = _place(mesh, shape, spec)
     log.add("create", f"{name} {list(shape)}", "+".join(map(str, where.sharded_axes)))
+    if engine is not None:
+        from . import sharded_torch
+
+        return sharded_torch.filled(name, make, shape, mesh, where, dtype, engine)
     return ShardedArray([make(where.local_shape(shape, p), dtype) for p in where.mesh], where, shape)
 
 
