@@ -26,6 +26,8 @@ from ..spec.rule import OpShardingRule, RulePattern, Transfer
 
 ENTRY_POINTS = "shardwright.rules"
 OPERATORS = "shardwright.operators"
+OWN_FRAMEWORKS = ("shardwright.frontends.torch.describe",)
+"""By name, since this room knows no framework; they are imported when an op of theirs is first asked for."""
 _NOT_FAMILIES = {"dims", "extract", "registry"}
 _log = logging.getLogger(__name__)
 _ARGUMENTS = (
@@ -216,11 +218,11 @@ def parts(op: str, attrs: Attrs, operands: OperandTypes) -> Graph | None:
 def _frameworks() -> tuple[Any, ...]:
     """Modules with ``describe(op) -> OpFacts | None`` and ``parts(op, attrs, operands) -> Graph | None``."""
     found = []
-    for point in entry_points(group=OPERATORS):
+    for name in dict.fromkeys((*OWN_FRAMEWORKS, *(point.value for point in entry_points(group=OPERATORS)))):
         try:
-            found.append(point.load())
+            found.append(importlib.import_module(name))
         except ImportError as error:  # the framework is not installed: nobody describes its ops
-            _log.info("operators of %s are not described: %s", point.value, error)
+            _log.info("operators are not described by %s: %s", name, error)
     return tuple(found)
 
 

@@ -100,7 +100,7 @@ def _step(b: GraphBuilder, draw: random.Random, values: list[int]) -> int:
     rows, columns = shape[x]
     alike = [y for y in values if shape[y] == shape[x]]
     fitting = [y for y in values if shape[y][0] == columns]
-    kind = draw.choice(["exp", "add", "transpose", "matmul", "matmul"])
+    kind = draw.choice(["tanh", "add", "transpose", "matmul", "matmul"])
     if kind == "matmul" and fitting:
         y = draw.choice(fitting)
         made: int = b.op("matmul", [x, y], [(rows, shape[y][1])])
@@ -109,5 +109,5 @@ def _step(b: GraphBuilder, draw: random.Random, values: list[int]) -> int:
     elif kind == "add":
         made = b.op("add", [x, draw.choice(alike)], [(rows, columns)])
     else:
-        made = b.op("exp", [x], [(rows, columns)])
+        made = b.op("tanh", [x], [(rows, columns)])
     return made

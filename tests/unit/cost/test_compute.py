@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from shardwright import DeviceMesh, FactorSharding, OpShardingRule, RuleError, sharding_rule
-from shardwright.cost import H100, compute_cost
+from shardwright.cost import H100, Roofline, compute_cost
 from shardwright.cost.compute import CLASSES, cost_class, factor_axes, local_sizes, op_time, operations
 from shardwright.rules.registry import lookup, records
 from shardwright.spec.axes import Axes
@@ -134,3 +134,39 @@ def test_axes_can_be_read_off_the_shardings(text: str, given: dict[str, str]) ->
     rule = OpShardingRule.parse(text)
     chosen = FactorSharding.of(rule, MESH, given)
     assert factor_axes(rule, (*chosen.operand_specs, *chosen.result_specs)) == chosen.axes
+
+
+ATTENTION = "b h q d, b h k d, b h k e -> b h q e | b=2 h=8 q=64 k=128 d=16 e=32"
+BACKWARD = "b h q e, b h q d, b h k d, b h k e -> b h q d, b h k d, b h k e | b=2 h=8 q=64 k=128 d=16 e=32"
+
+
+def test_attention_is_two_products_and_five_on_the_way_back() -> None:
+    pairs = 2 * 8 * 64 * 128
+    for text, expected in ((ATTENTION, 2 * pairs * (16 + 32)), (BACKWARD, 2 * pairs * (3 * 16 + 2 * 32))):
+        rule = OpShardingRule.parse(text)
+        local = local_sizes(rule, ((),) * len(rule.factors))
+        assert operations(rule, "attention", local) == expected
+        assert operations(rule, "attention", local, {"is_causal": False}) == expected
+        assert operations(rule, "attention", local, {"is_causal": True}) == expected // 2
+
+
+def test_splitting_heads_divides_attention() -> None:
+    rule = OpShardingRule.parse(ATTENTION)
+    chosen = axes(rule, h="tp", b="dp")
+    whole = operations(rule, "attention", local_sizes(rule, axes(rule)))
+    assert operations(rule, "attention", local_sizes(rule, chosen)) * 8 == whole
+
+
+def test_grouped_heads_count_by_query() -> None:
+    plain = OpShardingRule.parse("b h q d, b h k d, b h k d -> b h q d | b=2 h=8 q=64 k=64 d=16")
+    grouped = OpShardingRule.parse("b (h g) q d, b h k d, b h k d -> b (h g) q d | b=2 h=2 g=4 q=64 k=64 d=16")
+    counts = [operations(r, "attention", local_sizes(r, ((),) * len(r.factors))) for r in (plain, grouped)]
+    assert counts[0] == counts[1]
+
+
+def test_a_class_may_have_constants_of_its_own() -> None:
+    rule = OpShardingRule.parse("i -> i | i=1000000")
+    own = replace(PLAIN, classes=(("sort", Roofline(1e-6, 100, 300)),))
+    plain = compute_cost(rule, "sort", axes(rule), "f32", PLAIN)
+    assert compute_cost(rule, "sort", axes(rule), "f32", own) == pytest.approx(10**6 + 3 * plain, abs=3)
+    assert compute_cost(rule, "pointwise", axes(rule), "f32", own) == plain

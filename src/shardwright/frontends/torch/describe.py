@@ -25,6 +25,8 @@ _UNTAGGED = frozenset(
         "log_sigmoid",
         "prelu",
         "_prelu_kernel",
+        "_prelu_kernel_backward",
+        "rrelu_with_noise_backward",
         "special_ndtr",
         "special_expit",
         "special_psi",

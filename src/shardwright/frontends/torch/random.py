@@ -180,12 +180,13 @@ def _whole_numbers(draw: Draw, result: Any, low: int, high: int) -> Any:
 
 @redrawn("aten.randint", "aten.randint_like", "aten.random.to")
 def _randint(draw: Draw, result: Any, *_: Any, **given: Any) -> Any:
-    return _whole_numbers(draw, result, 0, given.get("high", given.get("to")))
+    return _whole_numbers(draw, result, 0, given["high"] if "high" in given else given["to"])
 
 
 @redrawn("aten.randint.low", "aten.randint_like.low_dtype", "aten.random.from")
 def _randint_from(draw: Draw, result: Any, *_: Any, **given: Any) -> Any:
-    return _whole_numbers(draw, result, given.get("low", given.get("from")), given.get("high", given.get("to")))
+    low, high = (given[name] for name in (("low", "high") if "low" in given else ("from", "to")))
+    return _whole_numbers(draw, result, low, high)
 
 
 @redrawn("aten.exponential")

@@ -12,8 +12,8 @@ from typing import Any
 from ...ir.graph import TensorType
 
 _SIZE = (
-    "view", "_unsafe_view", "reshape", "_reshape_alias", "expand", "full", "zeros", "ones", "empty",
-    "empty.memory_format", "expand_copy", "broadcast_to", "rand", "randn", "randint", "randint.low", "new_zeros", "new_ones", "new_full", "new_empty",
+    "view", "_unsafe_view", "reshape", "_reshape_alias", "expand", "expand_copy", "broadcast_to", "full",
+    "zeros", "ones", "empty.memory_format", "rand", "randn", "randint", "randint.low", "new_zeros", "new_ones", "new_full", "new_empty",
 )  # fmt: skip
 _INPUT_SIZES = ("slice_backward", "select_backward", "diagonal_backward", "unfold_backward")
 _INPUT_SIZE = tuple(
