@@ -157,13 +157,15 @@ class LinkTable:
             # Each of a pair sends half of its buffer to the other.
             return self.time("all_to_all", 2, 2 * over, under)
         found = self._measured(kind, ways, over, under)
-        if kind == "reduce_scatter":
-            whole = self._measured("all_reduce", ways, over, under)
-            return min(found, whole - whole // 1000)  # less, whatever rounding does to the bytes
-        if kind == "all_reduce":
-            gather = self._measured("all_gather", ways, over, under)
-            latency = self._measured("all_gather", ways, 0, 1)
-            return min(found, self.time("reduce_scatter", ways, over, under) + gather + latency)
+        if kind in ("reduce_scatter", "all_reduce"):
+            whole = found if kind == "all_reduce" else self._measured("all_reduce", ways, over, under)
+            part = found if kind == "reduce_scatter" else self._measured("reduce_scatter", ways, over, under)
+            part = min(part, whole - whole // 1000)  # less, whatever rounding does to the bytes
+            if kind == "reduce_scatter":
+                return part
+            halves = part + self._measured("all_gather", ways, over, under)
+            # The latency only matters where the whole is dearer than its halves.
+            return found if found <= halves else min(found, halves + self._measured("all_gather", ways, 0, 1))
         if kind == "all_to_all":
             gather = self._measured("all_gather", ways, max(over * ways, MIB * under), under)
             return min(found, gather * 104 // 100)

@@ -14,6 +14,7 @@ priorities.
 | `constraints` | constraints and sharding groups, made ready |
 | `book` | propagation by the rule book |
 | `choices` | the ways to split one op that its tensors' shardings suggest |
+| `parts` | ops in their parts, for splits that need communication inside an op |
 | `complete` | fix the sharding of every operand of every node, by bytes moved |
 
 To extend: a strategy is a function with the signature `factors.Strategy`; an op joins by its rule alone.

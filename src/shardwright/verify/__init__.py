@@ -13,6 +13,8 @@ results must be equal to the last digit.  No tolerance, so no false alarm and no
 | `modular` | `Field`, `FieldArray`: arithmetic modulo a prime in float64, order, hashes |
 | `pointwise` | pointwise ops and reductions over a field |
 | `contract` | contractions over a field, all as einsum |
+| `byrule` | ops by their record: the same as another, made of parts, or with no more than their rule claims |
+| `aten` | movement, lookup and random numbers in ATen's words |
 | `moving` | movement, lookup, counting and sorting over a field |
 
 To extend: an op is a line in the ``HANDLERS`` of its family, a function of the field, the call and its operands; an op

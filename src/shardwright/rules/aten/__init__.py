@@ -14,6 +14,7 @@ only with communication in its midst says ``form(parts)``: its framework knows w
 | `index` | embedding, gather, scatter, index, index_put |
 | `norms` | normalisations forward and backward, softmax family, losses |
 | `attention` | scaled dot-product attention forward and backward |
+| `batched` | linear algebra, Fourier transforms, distances, sampling: what they work along is whole |
 | `windows` | convolution, pooling, upsampling forward and backward |
 | `order` | sort, topk, cumulative ops; creation, triangles, random numbers |
 

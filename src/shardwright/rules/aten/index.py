@@ -89,6 +89,19 @@ def index_add(call: Call) -> str:
                  ["P(sum), R, P(sum) -> P(sum)"])  # fmt: skip
 
 
+@rule("aten.index_fill.int_Scalar", cost="gather", meaning="by rule")
+def index_fill(call: Call) -> str:
+    """Rows of one number where the index points."""
+    names = [factor_name(d) for d in range(len(call.operands[0]))]
+    at = dim(call.attrs, len(names))
+    beside = [[]] * (len(call.operands) - 2)
+    index = ["s"][: len(call.operands[1])]
+    notes = ({names[at]: "whole"} if names else {}) | dict.fromkeys(index, "whole")
+    return write([names, index, *beside], [names], notes)
+
+
+rule("aten.index_fill.int_Tensor", index_fill, cost="gather", meaning="by rule")
+rule("aten.index_reduce", lambda call: index_add(call).partition(" ; P(")[0], cost="gather", meaning="by rule")
 rule(
     "aten.index_copy",
     lambda call: index_add(call).replace("P(sum), R, P(sum) -> P(sum)", "P(any), R, P(any) -> P(any)"),
@@ -177,6 +190,19 @@ rule("aten._embedding_bag_forward_only", embedding_bag, cost="gather", meaning="
 
 
 @rule("aten._embedding_bag_backward", cost="gather", meaning="by rule")
+@rule("aten._embedding_bag_per_sample_weights_backward", cost="gather", meaning="by rule")
+def sample_weights_backward(call: Call) -> str:
+    """Gradient, weight, indices, offsets, bags: a product summed over the embedding dim."""
+    rest = call.operands[2:]
+    operands, notes = [["o", "d"], ["v", "d"]], {"o": "whole", "v": "whole"}
+    for i, shape in enumerate(rest):
+        names = ["i"] if shape == call.results[0] else [f"x{i}x{d}" for d in range(len(shape))]
+        operands.append(names)
+        notes |= dict.fromkeys(names, "whole")
+    rows = [f"P(sum), R{', R' * len(rest)} -> P(sum)", f"R, P(sum){', R' * len(rest)} -> P(sum)"]
+    return write(operands, [["i"]], notes | ({} if ["i"] in operands else {"i": "new whole"}), rows)
+
+
 @rule("aten._embedding_bag_dense_backward", cost="gather", meaning="by rule")
 def embedding_bag_backward(call: Call) -> str:
     operands, notes = [["o", "d"]], {"o": "whole", "v": "new whole"}

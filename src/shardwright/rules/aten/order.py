@@ -94,6 +94,8 @@ def _like(call: Call) -> str:
     return write([given], [names], dict.fromkeys(given, "whole") | dict.fromkeys(names, "new"), ["P(any) -> R"])
 
 
+for _name in ("fill.Scalar", "zero"):
+    rule(f"aten.{_name}", _like, cost="pointwise", meaning="like")
 for _name in ("zeros_like", "ones_like", "empty_like", "full_like", "new_zeros", "new_ones", "new_full", "new_empty",
               "new_empty_strided"):  # fmt: skip
     rule(f"aten.{_name}", _like, cost="pointwise", meaning="like")

@@ -143,7 +143,17 @@ def _filled(attrs: Mapping[str, Any], count: int) -> tuple[str, ...]:
     return tuple(f"P({kind}), R -> P({kind})" for kind in kinds)
 
 
-for _name in ("alias", "detach", "lift_fresh", "lift_fresh_copy", "contiguous", "positive", "clone", "lift"):
+for _name in (
+    "alias",
+    "alias_copy",
+    "detach",
+    "lift_fresh",
+    "lift_fresh_copy",
+    "contiguous",
+    "positive",
+    "clone",
+    "lift",
+):
     same(f"aten.{_name}", base="copy")
 for _name, _base in {
     "neg": "negative",

@@ -100,6 +100,15 @@ for _name in ("reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "repli
         notes = dict.fromkeys(names[rank - padded :], "whole") | dict.fromkeys(outer[rank - padded :], "new whole")
         return write([names], [outer], notes, ["P(sum) -> P(sum)", "P(avg) -> P(avg)"])
 
+    @rule(f"aten.{_name}_backward", cost="memory", meaning="by rule")
+    def edge_pad_backward(call: Call) -> str:
+        """Gradient and input."""
+        rank, padded = len(call.operands[1]), len(call.attr("padding")) // 2
+        names = [factor_name(d) for d in range(rank)]
+        outer = [*names[: rank - padded], *(f"p{d}" for d in range(padded))]
+        notes = dict.fromkeys([*names[rank - padded :], *outer[rank - padded :]], "whole")
+        return write([outer, names], [names], notes, ["P(sum), R -> P(sum)", "P(avg), R -> P(avg)"])
+
 
 # -- one part of a tensor, or several --------------------------------------------------------------------
 
@@ -148,7 +157,8 @@ def _split(call: Call) -> str:
     return write([names], results, notes, [f"P(any) -> {', '.join(['P(any)'] * len(call.results))}"])
 
 
-for _name in ("split.Tensor", "split_with_sizes", "split.sizes", "chunk", "tensor_split.sections",
+for _name in ("split.Tensor", "unsafe_split.Tensor", "split_with_sizes", "unsafe_split_with_sizes", "split.sizes",
+              "chunk", "tensor_split.sections",
               "split_with_sizes_copy", "split_copy.Tensor"):  # fmt: skip
     rule(f"aten.{_name}", _split, cost="view", meaning="split", view=True)
 
@@ -161,6 +171,9 @@ def unbind(call: Call) -> str:
     result = [name for d, name in enumerate(names) if d != at]
     count = len(call.results)
     return write([names], [result] * count, {names[at]: "whole"}, [f"P(any) -> {', '.join(['P(any)'] * count)}"])
+
+
+rule("aten.unbind_copy.int", unbind, cost="view", meaning="split", view=True)
 
 
 @rule("aten.repeat", cost="memory", meaning="by rule")
@@ -193,6 +206,19 @@ def unfold(call: Call) -> str:
     return write([names], [result], notes, ["P(sum) -> P(sum)", "P(avg) -> P(avg)"])
 
 
+rule("aten.unfold_copy", unfold, cost="view", meaning="by rule")
+
+
+@rule("aten.unfold_backward", cost="memory", meaning="by rule")
+def unfold_backward(call: Call) -> str:
+    rank = len(call.results[0])
+    at = dim(call.attrs, rank)
+    names = [factor_name(d) for d in range(rank)]
+    windows = [*names[:at], "windows", *names[at + 1 :], "within"]
+    notes = {names[at]: "new whole", "windows": "whole", "within": "whole"}
+    return write([windows], [names], notes, ["P(sum) -> P(sum)", "P(avg) -> P(avg)"])
+
+
 @rule("aten.diagonal", cost="view", meaning="by rule")
 def diagonal(call: Call) -> str:
     rank = len(call.operands[0])
@@ -201,6 +227,9 @@ def diagonal(call: Call) -> str:
     rows = ["P(sum) -> P(sum)", "P(avg) -> P(avg)"]
     result = [*(name for d, name in enumerate(names) if d not in gone), "diagonal"]
     return write([names], [result], {**{names[d]: "whole" for d in gone}, "diagonal": "new whole"}, rows)
+
+
+rule("aten.diagonal_copy", diagonal, cost="view", meaning="by rule")
 
 
 @rule("aten.diagonal_backward", cost="memory", meaning="by rule")
@@ -219,7 +248,7 @@ def select_scatter(call: Call) -> str:
     names = [factor_name(d) for d in range(len(call.results[0]))]
     at = dim(call.attrs, len(names))
     part = [name for d, name in enumerate(names) if d != at]
-    return write([names, part], [names], {names[at]: "whole"}, ["P(sum), P(sum) -> P(sum)"])
+    return write([names, part], [names], {names[at]: "whole"}, ["P(any), P(any) -> P(any)"])
 
 
 @rule("aten.slice_scatter", cost="memory", meaning="by rule")
@@ -228,6 +257,56 @@ def slice_scatter(call: Call) -> str:
     names = [factor_name(d) for d in range(len(call.results[0]))]
     at = dim({"dim": call.attr("dim", 0)}, len(names))
     if call.operands[0] == call.operands[1]:
-        return write([names, names], [names], {}, ["P(sum), P(sum) -> P(sum)"])
+        return write([names, names], [names], {}, ["P(any), P(any) -> P(any)"])
     part = [*names[:at], "part", *names[at + 1 :]]
-    return write([names, part], [names], {names[at]: "whole", "part": "whole"}, ["P(sum), P(sum) -> P(sum)"])
+    return write([names, part], [names], {names[at]: "whole", "part": "whole"}, ["P(any), P(any) -> P(any)"])
+
+
+@rule("aten.diag_embed", cost="memory", meaning="by rule")
+def diag_embed(call: Call) -> str:
+    """The last dim becomes the diagonal of two new ones."""
+    rank = len(call.results[0])
+    names = [factor_name(d) for d in range(rank)]
+    made = sorted((call.attr("dim1", -2) % rank, call.attr("dim2", -1) % rank))
+    operand = [*(name for d, name in enumerate(names) if d not in made), "diagonal"]
+    notes = {**{names[d]: "new whole" for d in made}, "diagonal": "whole"}
+    return write([operand], [names], notes, ["P(sum) -> P(sum)", "P(avg) -> P(avg)"])
+
+
+@rule("aten.diagonal_scatter", cost="memory", meaning="by rule")
+def diagonal_scatter(call: Call) -> str:
+    rank = len(call.operands[0])
+    names = [factor_name(d) for d in range(rank)]
+    gone = sorted((call.attr("dim1", 0) % rank, call.attr("dim2", 1) % rank))
+    source = [*(name for d, name in enumerate(names) if d not in gone), "diagonal"]
+    notes = {**{names[d]: "whole" for d in gone}, "diagonal": "whole"}
+    return write([names, source], [names], notes, ["P(any), P(any) -> P(any)"])
+
+
+# -- complex numbers as pairs ------------------------------------------------------------------------------
+
+
+def _as_pairs(call: Call) -> str:
+    names = [factor_name(d) for d in range(len(call.operands[0]))]
+    return write([names], [[*names, "pair"]], {"pair": "new whole"}, ["P(sum) -> P(sum)", "P(avg) -> P(avg)"])
+
+
+def _from_pairs(call: Call) -> str:
+    names = [factor_name(d) for d in range(len(call.results[0]))]
+    return write([[*names, "pair"]], [names], {"pair": "whole"}, ["P(sum) -> P(sum)", "P(avg) -> P(avg)"])
+
+
+for _suffix in ("", "_copy"):
+    rule(f"aten.view_as_real{_suffix}", _as_pairs, cost="view", meaning="by rule")
+    rule(f"aten.view_as_complex{_suffix}", _from_pairs, cost="view", meaning="by rule")
+
+
+@rule("aten.rot90", cost="memory", meaning="by rule")
+def rot90(call: Call) -> str:
+    """The two dims that turn are whole."""
+    rank = len(call.operands[0])
+    names = [factor_name(d) for d in range(rank)]
+    turned = dims(call.attrs, rank, "dims") or (0, 1)
+    result = [f"r{d}" if d in turned else name for d, name in enumerate(names)]
+    notes = {names[d]: "whole" for d in turned} | {f"r{d}": "new whole" for d in turned}
+    return write([names], [result], notes, [ANY])

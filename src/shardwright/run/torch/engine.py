@@ -34,6 +34,7 @@ from . import exchange
 from .arrays import shard
 from .emit import emit
 from .groups import Group, NamedGroups, ProcessGroups, ranks_along
+from .private import below_autograd
 from .safety import Guard, default_timeout
 from .wire import moved_as, reduced_as
 
@@ -229,7 +230,7 @@ class CompiledRank:
             wrong = self.wrong_inputs(inputs)
             if wrong:
                 raise _misfit(self.program, wrong)
-            with torch.no_grad():
+            with torch.no_grad(), below_autograd():
                 return list(self._forward(*inputs)), self.executed
         with guard.step(self.program.name):
             wrong = self.wrong_inputs(inputs)
@@ -238,7 +239,7 @@ class CompiledRank:
                 self._first = False
             if wrong:
                 raise _misfit(self.program, wrong)
-            with torch.no_grad():
+            with torch.no_grad(), below_autograd():
                 return list(self._forward(*inputs)), self.executed
 
     def wrong_inputs(self, inputs: Sequence[Any]) -> list[str]:

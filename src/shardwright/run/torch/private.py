@@ -5,9 +5,15 @@ None of these has a public equivalent in 2.11 to 2.13.
 
 from __future__ import annotations
 
-import torch.distributed._functional_collectives  # noqa: F401  registers torch.ops._c10d_functional
+from typing import Any
+
+import torch
+import torch.distributed._functional_collectives  # registers torch.ops._c10d_functional
 from torch.distributed.distributed_c10d import (
     _get_default_store as default_store,  # what ranks share before, and after, collectives work
 )
 
-__all__ = ["default_store"]
+# Programs hold their own gradients; below autograd, a collective costs a third of what it does under no_grad alone.
+below_autograd: Any = torch._C._AutoDispatchBelowAutograd
+
+__all__ = ["below_autograd", "default_store"]

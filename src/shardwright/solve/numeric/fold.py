@@ -351,6 +351,4 @@ def segments(node: int, usages: Sequence[Usage], states: int) -> list[Usage]:
     np.add.at(steps, np.searchsorted(times, start), amounts)
     np.subtract.at(steps, np.searchsorted(times, end), amounts)
     levels = np.cumsum(steps, axis=0)[:-1]
-    return [
-        Usage(node, int(a), int(b), level) for a, b, level in zip(times[:-1], times[1:], levels) if level.any()
-    ]
+    return [Usage(node, int(a), int(b), level) for a, b, level in zip(times[:-1], times[1:], levels) if level.any()]

@@ -52,7 +52,7 @@ class _Node:
 
 
 class Messages:
-    """The state of message passing on one problem."""
+    """The state of message passing on one problem, in which every strategy has an allowed partner on every edge."""
 
     def __init__(self, problem: NumericProblem) -> None:
         self.problem = problem
@@ -242,7 +242,12 @@ class Messages:
 
 
 def ascend(
-    messages: Messages, deadline: float, best: float = np.inf, report: Report | None = None, patience: int = 8
+    messages: Messages,
+    deadline: float,
+    best: float = np.inf,
+    report: Report | None = None,
+    patience: int = 8,
+    steps: float = np.inf,
 ) -> float:
     """Raise the bound by sweeps and, where memory binds, by prices; returns the best bound, whose state is left.
 
@@ -255,7 +260,7 @@ def ascend(
     slope = np.zeros(problem.limits.size)
     state = messages.buffer.copy()
     step = 0
-    while monotonic() < deadline:
+    while monotonic() < deadline and step < steps:
         step += 1
         bound = messages.sweep()
         if bound > high + max(1e-6 * abs(high), 1e-3) if np.isfinite(high) else True:

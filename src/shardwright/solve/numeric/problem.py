@@ -225,7 +225,8 @@ class Pieces:
 
 def plus(a: Ints, b: Ints) -> Ints:
     """The sum; forbidden stays forbidden."""
-    return np.minimum(a + b, NEVER)
+    total: Ints = np.minimum(a + b, NEVER)
+    return total
 
 
 # -- reading --------------------------------------------------------------------------------------------
@@ -241,7 +242,8 @@ def read(path: str | Path) -> NumericProblem:
     try:
         return parse(text)
     except NumericError as error:
-        raise error.add("file", Path(path).name)
+        error.add("file", Path(path).name)
+        raise
 
 
 def parse(text: str) -> NumericProblem:
@@ -269,7 +271,9 @@ def parse(text: str) -> NumericProblem:
             rows=[("given", f"{len(intervals)}, {len(costs)}, {len(usages)}")],
         )
     if len(pairs) != len(tables):
-        raise NumericError("edges need as many pairs of nodes as costs", rows=[("given", f"{len(pairs)}, {len(tables)}")])
+        raise NumericError(
+            "edges need as many pairs of nodes as costs", rows=[("given", f"{len(pairs)}, {len(tables)}")]
+        )
     spans = _squeezed([_pair(span, f"interval of node {i}") if span else (0, 0) for i, span in enumerate(intervals)])
     counts = [len(row) if isinstance(row, list) else 0 for row in costs]
     linked = []

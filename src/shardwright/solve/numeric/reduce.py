@@ -69,10 +69,10 @@ class Reduced:
         return Reduced(step.problem, self.offset + step.offset, (*self.passes, step))
 
 
-def reduce(problem: NumericProblem, deadline: float | None = None) -> Reduced:
+def reduce(problem: NumericProblem, deadline: float | None = None, rounds: int = ROUNDS) -> Reduced:
     """All passes, until nothing changes.  Raises `PlanInfeasible` if they show that nothing is allowed."""
     result = _thinned(Reduced(problem))
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         before = _extent(result.problem)
         result = result.then(fold(result.problem))
         result = _thinned(result)
@@ -82,8 +82,10 @@ def reduce(problem: NumericProblem, deadline: float | None = None) -> Reduced:
         if kept is not None:
             result = _thinned(result.then(kept))
         if _extent(result.problem) == before:
-            break
-    return result
+            return result
+    # The last pass is a fold, so that every strategy left has a partner on every edge: messages count on it.
+    result = result.then(fold(result.problem))
+    return Reduced(thin(result.problem), result.offset, result.passes)
 
 
 def _extent(problem: NumericProblem) -> tuple[int, int, int, int]:

@@ -1,0 +1,216 @@
+"""Our ATen rule book against what is found by execution: ``shardwright discover --book torch``.
+
+An op is looked at in two ways.  Every factor that its rule lets be split is split, on virtual meshes of two and three
+devices, uneven shards included, and the lowered program must give what the whole gives: that is the proof of what a
+device computes, local forms and sizes included (`book_torch_mesh`).  And the oracle runs the op on every combination of
+placements: rows that the rule claims must be among those that hold, and what holds beyond them is taken up or explained
+in the record.  There a device computes what the frontend's ``prepare`` does on a shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import torch
+
+from ..errors import DiscoverError, ShardwrightError
+from ..frontends.torch import prepare
+from ..frontends.torch.kernels import KERNELS
+from ..frontends.torch.signatures import find_op, op_name, signature
+from ..frontends.torch.sizes import local_sizes
+from ..ir.graph import TensorType
+from ..rules.registry import find, lookup, records
+from ..spec.rule import OpShardingRule
+from .adversarial import shuffled
+from .book_compare import Comparison, Study, compare, transfer_rows
+from .book_torch_calls import AtenCall, calls_of, quiet
+from .book_torch_mesh import Split
+from .check import refute
+from .isolate import run_isolated
+from .operator import Operator, Sample, Slot
+from .torch_ops import TORCH, roles_of
+
+PREFIXES = ("aten.", "shardwright.", "random.")
+"""Of ops that PyTorch programs hold."""
+COMBINATIONS = 1500
+"""Input combinations that the oracle tries for one call."""
+STUDIED = 3
+"""Calls of an op that the oracle looks at; all of them are split on meshes."""
+
+Progress = Callable[[Comparison, int, int], None]
+
+
+def written_ops() -> list[str]:
+    """Ops with a record of their own."""
+    return [record.name for record in records() if record.name.startswith(PREFIXES)]
+
+
+def made_ops() -> list[str]:
+    """Functional overloads whose record is made from tags and schema."""
+    known = set(written_ops())
+    found = dict.fromkeys(name for name in functional_overloads() if name not in known and find(name) is not None)
+    return list(found)
+
+
+@cache
+def functional_overloads() -> tuple[str, ...]:
+    """Every ATen overload that writes to none of its arguments, in order of names.
+
+    Only the registry knows them all; a packet lists its overloads once it is asked for by name.
+    """
+    found = []
+    for registered in sorted(torch._C._dispatch_get_all_op_names()):
+        namespace, _, name = registered.partition("::")
+        packet, _, overload = name.partition(".")
+        try:
+            op = getattr(getattr(torch.ops.aten, packet), overload or "default") if namespace == "aten" else None
+        except (AttributeError, RuntimeError):  # of another kind than tensors'
+            continue
+        if op is not None and not signature(op).mutates:
+            found.append(op_name(op))
+    return tuple(dict.fromkeys(found))
+
+
+def check_book(
+    ops: Sequence[str] | None = None, jobs: int = 1, progress: Progress = lambda comparison, done, of: None
+) -> list[Comparison]:
+    """Compare every op of the ATen rule book, or these, each in a process of its own."""
+    names = list(ops) if ops else [*written_ops(), *made_ops()]
+    for name in names:
+        lookup(name)
+    torch.set_num_threads(1)
+    calls = calls_of(names)
+    found: list[Comparison] = []
+    tasks = ((op, lambda op=op: _as_data(compare_calls(op, calls[op]))) for op in names)
+    for outcome in run_isolated(tasks, jobs=jobs, seconds=600.0):  # type: ignore[arg-type]
+        if outcome.failure:
+            found.append(Comparison(outcome.key, 0, 0, (outcome.failure,), (), ""))
+        else:
+            found.append(Comparison(**{k: tuple(v) if isinstance(v, list) else v for k, v in outcome.value.items()}))
+        progress(found[-1], len(found), len(names))
+    return sorted(found, key=lambda comparison: names.index(comparison.op))
+
+
+def _as_data(comparison: Comparison) -> dict[str, Any]:
+    return {name: getattr(comparison, name) for name in Comparison.__dataclass_fields__}
+
+
+def compare_calls(op: str, calls: Sequence[AtenCall]) -> Comparison:
+    """Everything about one op on these calls."""
+    with quiet():
+        ruled, uncovered = _ruled(op, calls)
+        splits, wrong = split_all(ruled)
+        studies = [study for call, rule in ruled[: 2 * STUDIED] if (study := study_of(call, rule)) is not None]
+        found = compare(op, studies[:STUDIED], most=COMBINATIONS)
+    if not ruled:
+        wrong.append("no call of it is known that the rule covers")
+    wrong = list(dict.fromkeys([*wrong, *found.wrong]))
+    calls_seen = max(found.calls, len(ruled))
+    return replace(found, calls=calls_seen, wrong=tuple(wrong), splits=splits, uncovered=uncovered)
+
+
+def check_claims(op: str, calls: Sequence[AtenCall]) -> tuple[int, list[str]]:
+    """Only what the book claims: how many factors and rows were run, and which are wrong."""
+    with quiet():
+        ruled, _ = _ruled(op, calls)
+        count, wrong = split_all(ruled)
+        for call, rule in ruled:
+            study = study_of(call, rule) if rule.transfers else None
+            if study is None:
+                continue
+            operator, sample, variants, _ = study
+            for inputs, outputs in transfer_rows(rule, sample):
+                count += 1
+                bad = [refute(operator, (sample, *variants), inputs, o, p, worlds=(2,)) for o, p in enumerate(outputs)]
+                wrong += [str(found) for found in bad if found is not None]
+    if not ruled:
+        wrong.append("no call of it is known that the rule covers")
+    return count, wrong
+
+
+def _ruled(op: str, calls: Sequence[AtenCall]) -> tuple[list[tuple[AtenCall, OpShardingRule]], int]:
+    """The calls that the record covers with the rule of each, and how many it does not cover."""
+    record = lookup(op)
+    ruled = []
+    for call in calls:
+        shapes = [tuple(tensor.shape) for tensor in call.tensors]
+        try:
+            rule = record.bind(shapes, [result.shape for result in call.results], call.attrs, call.slots)
+        except ShardwrightError:
+            continue
+        ruled.append((call, rule))
+    return ruled, len(calls) - len(ruled)
+
+
+def split_all(ruled: Sequence[tuple[AtenCall, OpShardingRule]]) -> tuple[int, list[str]]:
+    """Every call split by every factor: how many runs, and what went wrong."""
+    runs, wrong = 0, []
+    for call, rule in ruled:
+        for where, bad in Split(call, rule).check():
+            runs += 1
+            if bad:
+                wrong.append(f"split {where}: {bad}, of {rule}")
+    return runs, wrong
+
+
+# ---- the oracle's side --------------------------------------------------------------------------------------
+
+
+def study_of(call: AtenCall, rule: OpShardingRule) -> Study | None:
+    """The call as an operator of its tensors alone, attributes fixed; None if NumPy cannot hold its tensors."""
+    try:
+        arrays = tuple(TORCH.array(tensor.contiguous()).copy() for tensor in call.tensors)
+    except DiscoverError:
+        return None
+    if not arrays:
+        return None
+    form = signature(find_op(call.op)) if not call.op.startswith("random.") else None
+    sized = _sized(call)
+    operator = Operator(
+        call.op, _runner(call), TORCH, random=form is not None and form.random, overload=_overload(call.op)
+    )
+    roles = roles_of(arrays, _names(call, form), operator.short_name)
+    slots = tuple(map(Slot, range(len(arrays))))
+    kwargs = {"shape": list(call.results[0].shape)} if sized and call.results[0].shape else {}
+    sample = Sample(slots, kwargs, arrays, roles, call.label)
+    mixed = shuffled(operator, sample)
+    return operator, sample, [mixed] if mixed is not None else [], rule
+
+
+def _overload(op: str) -> str:
+    return op if op.count(".") > 1 else f"{op}.default"
+
+
+def _names(call: AtenCall, form: Any) -> tuple[str, ...]:
+    """The parameter that each tensor is."""
+    if form is None:
+        return ("",) * len(call.tensors)
+    holders = [parameter.name for parameter in form.parameters if parameter.kind in (0, 1, 2)]
+    counts = call.slots or (1,) * len(call.operands)
+    return tuple(name for name, count in zip(holders, counts) for _ in range(count or 0))
+
+
+def _sized(call: AtenCall) -> bool:
+    """Whether the first result's size is told to the op, so that a device must be told its own."""
+    if call.op in KERNELS:
+        return True
+    first, *rest = call.results
+    other = TensorType(tuple(size + 1 for size in first.shape), first.dtype)
+    attrs = dict(call.attrs)
+    return local_sizes(call.op, attrs, [first, *rest]) != local_sizes(call.op, attrs, [other, *rest])
+
+
+def _runner(call: AtenCall) -> Callable[..., Any]:
+    @cache
+    def prepared(shape: tuple[int, ...] | None) -> Any:
+        first, *rest = call.results
+        return prepare(call.op, call.attrs, [first if shape is None else TensorType(shape, first.dtype), *rest])
+
+    def run(*flat: Any, shape: Sequence[int] | None = None) -> tuple[Any, ...]:
+        made: tuple[Any, ...] = prepared(None if shape is None else tuple(shape))(call.filled(flat))
+        return made
+
+    return run

@@ -1,0 +1,159 @@
+"""Writes the presets of GPUs: data sheets, fitted constants, and measured collectives as compact tables.
+
+    python tools/make_presets.py ../shared/hardware/nccl_measured_half.csv
+
+The file holds columns system, nccl, op, num_gpus, bytes, latency_us: NVIDIA's measurements on single nodes, published
+in ai-dynamo/aiconfigurator (Apache-2.0).  Only the tables are shipped.  `cpu` is not made here: calibrate measures it.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import sys
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+
+from shardwright.cost.files import GIGA, TERA, write_hardware
+from shardwright.cost.fit import growing
+from shardwright.cost.links import LinkTable
+from shardwright.cost.machine import OVERLAPPED, Hardware, Roofline
+
+OUT = Path(__file__).parent.parent / "src" / "shardwright" / "cost" / "presets"
+KINDS = {
+    "all_reduce": "all_reduce",
+    "reduce_scatter": "reduce_scatter",
+    "all_gather": "all_gather",
+    "alltoall": "all_to_all",
+}
+"""Names in the file -> ours."""
+
+Series = dict[tuple[str, str, int], dict[int, float]]
+"""(system, kind, group size) -> message in bytes -> microseconds."""
+
+HOPPER = {"f32": 66.9, "f64": 66.9, "bf16": 989.4, "f16": 989.4} | dict.fromkeys(
+    ("f8e4m3", "f8e5m2", "i8", "u8"), 1978.9
+)
+AMPERE = {"f32": 19.5, "f64": 19.5} | dict.fromkeys(("bf16", "f16", "f8e4m3", "f8e5m2"), 312.0) | {"i8": 624, "u8": 624}
+BLACKWELL = {"f32": 75.0, "f64": 37.0, "bf16": 2250.0, "f16": 2250.0} | dict.fromkeys(
+    ("f8e4m3", "f8e5m2", "i8", "u8"), 4500.0
+)
+FIT = Roofline(3.2e-6, 94, 104)
+"""c0, a, b fitted to measured bf16 products on H100; the other GPUs are taken to reach as much of their own peaks."""
+
+MACHINES = {
+    # preset: (system in the file, name, tera-operations a second, GB/s, GB, sheet)
+    "a100": ("a100_sxm", "A100 SXM", AMPERE, 2039, 80, "NVIDIA A100 SXM4 80 GB data sheet"),
+    "h100": ("h100_sxm", "H100 SXM", HOPPER, 3350, 80, "NVIDIA H100 SXM5 data sheet"),
+    "h200": ("h200_sxm", "H200 SXM", HOPPER, 4800, 141, "NVIDIA H200 SXM data sheet"),
+    "b200": ("b200_sxm", "B200 SXM", BLACKWELL, 7700, 180, "NVIDIA HGX B200 data sheet"),
+}
+CLASSES: dict[str, dict[str, Roofline]] = {
+    "a100": {"attention": Roofline(6e-6, 156, 104)},
+    "h100": {"attention": Roofline(6e-6, 180, 104)},
+    "h200": {"attention": Roofline(6e-6, 180, 104)},
+    "b200": {"attention": Roofline(6e-6, 160, 104)},
+}
+"""Preset -> cost class -> constants of its own.  `benchmarks/cost_accuracy.py --gpu` prints what to put here; until
+then attention has the rates that flash kernels are said to reach: 200, 550, 550 and 1400 TFLOP/s."""
+ATTENTION_SOURCE = "attention: rates that flash kernels are said to reach, not measured"
+
+NETWORK_SOURCE = (
+    "network of 400 Gb/s for each GPU: all_reduce over 4 x 8 B200 (stas00/ml-engineering, network/benchmarks) "
+    "and over 2 x 8 H100 (awsome-distributed-training, nccl-tests, MIT-0), each GPU taking an eighth to the network; "
+    "other collectives 60% of it, as in one node"
+)
+FOUR_NODES = {  # KiB of all_reduce over 4 x 8: GB/s of the algorithm
+    32: 0.33, 64: 0.66, 128: 1.21, 256: 2.10, 512: 3.61, 1024: 6.44, 2048: 10.73, 4096: 16.33, 8192: 26.12,
+    16384: 37.06, 32768: 73.76, 65536: 102.07, 131072: 134.45, 262144: 146.18, 524288: 159.95, 2**20: 188.90,
+    2**21: 191.62, 2**22: 193.37, 2**23: 194.14, 2**24: 194.43,
+}  # fmt: skip
+TWO_NODES = {  # bytes of all_reduce over 2 x 8: microseconds
+    8: 69.12, 2**20: 123.2, 2**24: 298.1, 2**27: 870.3, 2**30: 4607.6, 2**34: 66132.0,
+}  # fmt: skip
+
+
+def read_measurements(path: Path) -> Series:
+    """All series but those of the L40S, a box that looks broken."""
+    found: Series = defaultdict(dict)
+    with path.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["system"] != "l40s":
+                key = row["system"], KINDS[row["op"]], int(row["num_gpus"])
+                found[key][int(row["bytes"])] = float(row["latency_us"])
+    return dict(found)
+
+
+def table(series: Series, system: str, keep: slice = slice(None)) -> LinkTable:
+    """The table of one system; ``keep`` withholds measurements, for testing."""
+    rows: dict[str, dict[int, list[float]]] = defaultdict(dict)
+    sizes: list[int] = []
+    for (name, kind, ways), measured in series.items():
+        if name == system:
+            sizes = sorted(measured)[keep]
+            rows[kind][ways] = [round(time, 3) for time in growing([measured[size] for size in sizes])]
+    return LinkTable.of(sizes, rows)
+
+
+def network() -> LinkTable:
+    """Rings of one GPU in each node, from what whole nodes took: an eighth of the message each."""
+    sizes = [2**i for i in range(9, 32)]
+    four = {kib * 1024 // 8: kib * 1024 / (rate * 1000) for kib, rate in FOUR_NODES.items()}
+    two = {size // 8: time for size, time in TWO_NODES.items()}
+    reduce = {ways: growing([_loglog(known, size) for size in sizes]) for ways, known in ((2, two), (4, four))}
+    share = {ways: [0.6 * time for time in row] for ways, row in reduce.items()}
+    rows = {"all_reduce": reduce, "reduce_scatter": share, "all_gather": share}
+    return LinkTable.of(
+        sizes, {kind: {w: [round(t, 2) for t in row] for w, row in known.items()} for kind, known in rows.items()}
+    )
+
+
+def _loglog(known: dict[int, float], size: int) -> float:
+    points = sorted(known.items())
+    if size <= points[0][0]:
+        return points[0][1]
+    for (a, s), (b, t) in pairwise(points):
+        if size <= b:
+            at = math.log(size / a) / math.log(b / a)
+            return s * (t / s) ** at
+    return points[-1][1] * size / points[-1][0]
+
+
+def preset(name: str, series: Series) -> Hardware:
+    system, title, rates, bandwidth, memory, sheet = MACHINES[name]
+    rates = {**rates, "c64": rates["f32"] / 4, "c128": rates["f64"] / 4}
+    like = "" if name == "h100" else ", taken over from H100"
+    return Hardware(
+        name=title,
+        flops=tuple((dtype, round(rate * TERA)) for dtype, rate in rates.items()),
+        bandwidth=bandwidth * GIGA,
+        memory=memory * GIGA,
+        default_link=table(series, system),
+        launch=FIT.launch,
+        flops_percent=FIT.flops_percent,
+        bytes_percent=FIT.bytes_percent,
+        source=(
+            f"peaks, bandwidth and memory: {sheet}, dense rates, f32 without TF32, complex a quarter of real; "
+            f"constants: fit of c0 + a*flops/peak + b*bytes/bandwidth to measured bf16 products{like}; "
+            f"{ATTENTION_SOURCE}; "
+            f"NVLink: NCCL on 2, 4 and 8 GPUs, measured by NVIDIA (ai-dynamo/aiconfigurator, Apache-2.0), made to "
+            f"grow; {NETWORK_SOURCE}"
+        ),
+        network=network(),
+        node=8,
+        classes=tuple(CLASSES.get(name, {}).items()),
+        overlap=OVERLAPPED,
+    )
+
+
+def main(path: str) -> None:
+    series = read_measurements(Path(path))
+    OUT.mkdir(exist_ok=True)
+    for name in MACHINES:
+        write_hardware(preset(name, series), OUT / f"{name}.toml")
+        print(OUT / f"{name}.toml")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
