@@ -183,6 +183,7 @@ def worker() -> None:
         emitted, theirs, collectives = both_ways(mesh, width, 4)
         if dist.get_rank() == 0:
             print(f"row {width} {emitted} {theirs} {collectives}", flush=True)
+    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -12,6 +12,7 @@ import csv
 import math
 import sys
 from collections import defaultdict
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -40,7 +41,7 @@ BLACKWELL = {"f32": 75.0, "f64": 37.0, "bf16": 2250.0, "f16": 2250.0} | dict.fro
     ("f8e4m3", "f8e5m2", "i8", "u8"), 4500.0
 )
 FIT = Roofline(3.2e-6, 94, 104)
-"""c0, a, b fitted to measured bf16 products on H100; the other GPUs are taken to reach as much of their own peaks."""
+"""c0, a, b fitted to measured bf16 products on H100; A100 and B200 are taken to reach as much of their own peaks."""
 
 MACHINES = {
     # preset: (system in the file, name, tera-operations a second, GB/s, GB, sheet)
@@ -49,15 +50,48 @@ MACHINES = {
     "h200": ("h200_sxm", "H200 SXM", HOPPER, 4800, 141, "NVIDIA H200 SXM data sheet"),
     "b200": ("b200_sxm", "B200 SXM", BLACKWELL, 7700, 180, "NVIDIA HGX B200 data sheet"),
 }
-CLASSES: dict[str, dict[str, Roofline]] = {
-    "a100": {"attention": Roofline(6e-6, 156, 104)},
-    "h100": {"attention": Roofline(6e-6, 180, 104)},
-    "h200": {"attention": Roofline(6e-6, 180, 104)},
-    "b200": {"attention": Roofline(6e-6, 160, 104)},
+H200 = {
+    "matmul": Roofline(3.48e-6, 118, 79),
+    "attention": Roofline(5.16e-6, 81, 67, 3_360 * GIGA, 132),
+    "pointwise": Roofline(1.08e-6, 0, 110),
+    "reduce": Roofline(5.06e-6, 0, 121),
+    "memory": Roofline(1.08e-6, 0, 110),
+    "gather": Roofline(1.36e-6, 0, 119),
+    "sort": Roofline(12.7e-6, 0, 768),
 }
-"""Preset -> cost class -> constants of its own.  `benchmarks/cost_accuracy.py --gpu` prints what to put here; until
-then attention has the rates that flash kernels are said to reach: 200, 550, 550 and 1400 TFLOP/s."""
-ATTENTION_SOURCE = "attention: rates that flash kernels are said to reach, not measured"
+"""What `benchmarks/cost_accuracy.py --gpu` printed.  Memory is pointwise's: of that class only transposing copies were
+measured, which take seven times as long as plain ones do, and most ops of the class copy plainly."""
+UNITS = {"a100": 108, "h100": 132, "h200": 132, "b200": 148}
+"""Multiprocessors."""
+A100_RATE = 200
+"""TFLOP/s of attention: at H200's share of the peak products alone would need 97% of it, which its kernels do not."""
+
+
+def attention(name: str) -> Roofline:
+    """H200's constants: percentages kept, exponentials by multiprocessor; H100 is the same chip.
+
+    A100's products take what its said rate leaves of the time of a score of heads of 128.
+    """
+    found = replace(H200["attention"], scores=H200["attention"].scores * UNITS[name] // UNITS["h200"], units=UNITS[name])
+    if name != "a100":
+        return found
+    flops = 4 * 128
+    left = flops / (A100_RATE * TERA) - 1 / found.scores
+    return replace(found, flops_percent=round(100 * left * AMPERE["bf16"] * TERA / flops))
+
+
+MEASURED = "NVIDIA H200, PyTorch 2.11.0+cu130, 2026-11-15, benchmarks/cost_accuracy.py --gpu"
+SCALED = f"attention: scaled from measurements ({MEASURED}) by peak, bandwidth and number of multiprocessors, not measured"
+COMPUTE_SOURCE = {
+    "a100": f"{SCALED}; its products so that heads of 128 reach the 200 TFLOP/s that kernels are said to",
+    "h100": SCALED,
+    "h200": (
+        f"constants of cost classes: fits to measurements ({MEASURED}), attention with heads of 64 and 128, forward and "
+        f"backward; convolution as matrix products; memory as pointwise, since transposing copies, which were measured, "
+        f"take seven times as long as plain ones"
+    ),
+    "b200": SCALED,
+}
 
 NETWORK_SOURCE = (
     "network of 400 Gb/s for each GPU: all_reduce over 4 x 8 B200 (stas00/ml-engineering, network/benchmarks) "
@@ -123,26 +157,28 @@ def _loglog(known: dict[int, float], size: int) -> float:
 def preset(name: str, series: Series) -> Hardware:
     system, title, rates, bandwidth, memory, sheet = MACHINES[name]
     rates = {**rates, "c64": rates["f32"] / 4, "c128": rates["f64"] / 4}
+    products = H200["matmul"] if name == "h200" else FIT
     like = "" if name == "h100" else ", taken over from H100"
+    general = f"constants: fit of c0 + a*flops/peak + b*bytes/bandwidth to measured bf16 products{like}; "
+    own = {kind: found for kind, found in H200.items() if kind != "matmul"} if name == "h200" else {}
     return Hardware(
         name=title,
         flops=tuple((dtype, round(rate * TERA)) for dtype, rate in rates.items()),
         bandwidth=bandwidth * GIGA,
         memory=memory * GIGA,
         default_link=table(series, system),
-        launch=FIT.launch,
-        flops_percent=FIT.flops_percent,
-        bytes_percent=FIT.bytes_percent,
+        launch=products.launch,
+        flops_percent=products.flops_percent,
+        bytes_percent=products.bytes_percent,
         source=(
             f"peaks, bandwidth and memory: {sheet}, dense rates, f32 without TF32, complex a quarter of real; "
-            f"constants: fit of c0 + a*flops/peak + b*bytes/bandwidth to measured bf16 products{like}; "
-            f"{ATTENTION_SOURCE}; "
+            f"{'' if name == 'h200' else general}{COMPUTE_SOURCE[name]}; "
             f"NVLink: NCCL on 2, 4 and 8 GPUs, measured by NVIDIA (ai-dynamo/aiconfigurator, Apache-2.0), made to "
             f"grow; {NETWORK_SOURCE}"
         ),
         network=network(),
         node=8,
-        classes=tuple(CLASSES.get(name, {}).items()),
+        classes=tuple((own | {"attention": attention(name)}).items()),
         overlap=OVERLAPPED,
     )
 

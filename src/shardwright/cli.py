@@ -40,9 +40,12 @@ def main() -> None:
 @click.option("--spawned", is_flag=True, help="With --emit: tests that start one process a rank (DTensorTestBase).")
 @click.option("--quick", is_flag=True, help="Fewer calls and inputs, as --all does.")
 @click.option("--all", "everything", is_flag=True, help="Every operator of PyTorch's OpInfo database.")
-@click.option("--book", type=click.Choice(["numpy"]), help="Check every rule of this rule book against what is found.")
-@click.option("--jobs", default=1, show_default=True, help="With --all: processes at a time.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="With --all: where the reports go.")
+@click.option(
+    "--book", type=click.Choice(["numpy", "torch"]), help="Check this rule book against what is found."
+)
+@click.option("--jobs", default=1, show_default=True, help="With --all or --book torch: processes at a time.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="PATH",
+              help="With --all: the folder of the reports; with --book torch: the page beside DTensor's.")  # fmt: skip
 def discover(
     operators: tuple[str, ...],
     form: str | None,
@@ -59,7 +62,9 @@ def discover(
     OPERATOR is a function (torch.cross, torch.nn.functional.relu), an ATen overload (aten.add.Tensor) or an operator of
     your own (torch.ops.mylib.myop).
     """
-    if book is not None:
+    if book == "torch":
+        _check_torch_book(operators, jobs, out)
+    elif book is not None:
         _check_book(operators)
     elif everything:
         _discover_all(jobs, out, quick=True)
@@ -122,6 +127,23 @@ def _check_book(ops: tuple[str, ...]) -> None:
 
     comparisons = check_book(ops or None)
     click.echo(text_of(comparisons))
+    if any(comparison.unexplained for comparison in comparisons):
+        sys.exit(1)
+
+
+def _check_torch_book(ops: tuple[str, ...], jobs: int, out: Path | None) -> None:
+    from .discover.book_compare import Comparison, text_of
+    from .discover.book_torch import check_book
+    from .discover.book_torch_page import page
+
+    def progress(comparison: Comparison, done: int, of: int) -> None:
+        if done % 25 == 0 or done == of:
+            click.echo(f"[{done}/{of}] {comparison.op}", err=True)
+
+    comparisons = check_book(ops or None, jobs, progress)
+    click.echo(text_of(comparisons))
+    if out is not None:
+        out.write_text(page(comparisons))
     if any(comparison.unexplained for comparison in comparisons):
         sys.exit(1)
 

@@ -3,6 +3,11 @@
 A *class* is all that costing knows of an op.  Arithmetic classes count operations, the others the bytes that go
 through memory; a view costs nothing.  Time is ``launch + a*flops/peak + b*bytes/bandwidth`` with constants by class
 (`Hardware.roofline`).  Sizes are those of the largest shard, padding included, since all devices wait for the slowest.
+
+Attention has two constants more.  Between its products every score goes through an exponential, for which there are
+few circuits: with heads of 64 that takes as long as the products.  And a kernel cuts the queries of each head into
+tiles that one multiprocessor works on by itself, so that few heads of short sequences leave most of a device idle,
+and splitting them further saves nothing (`Work.stretch`).
 """
 
 from __future__ import annotations
@@ -24,8 +29,40 @@ from .machine import Hardware
 CLASSES = ("matmul", "attention", "conv", "pointwise", "reduce", "memory", "gather", "sort", "view")
 ARITHMETIC = ("matmul", "attention", "conv")
 """Classes whose operations outnumber the bytes they touch: worth choosing a split for."""
+SCORED = ("attention",)
+"""Classes whose operations come as scores in tiles, and which may have constants for that."""
 UNKNOWN = "memory"
 """How an op without a record is costed."""
+TILE = 128
+"""Rows of a tile."""
+
+
+class Work(int):
+    """A number of operations that may know how they come: as how many scores, in how many tiles."""
+
+    scores: int
+    tiles: int
+    uneven: bool
+    """Each query sees only the keys before it: tiles grow from nothing to twice their mean."""
+
+    def __new__(cls, operations: int, scores: int = 0, tiles: int = 0, uneven: bool = False) -> Work:
+        found = super().__new__(cls, operations)
+        found.scores, found.tiles, found.uneven = scores, tiles, uneven
+        return found
+
+    def stretch(self, units: int) -> tuple[int, int]:
+        """How much longer than spread evenly over all units: a fraction, as numerator and denominator.
+
+        With fewer tiles than units the largest tile decides.  Uneven ones end about one largest tile late, though
+        never later than if all were as large.
+
+        >>> Work(1, tiles=33).stretch(132), Work(1, tiles=264).stretch(132), Work(1, tiles=264, uneven=True).stretch(66)
+        ((132, 33), (264, 264), (396, 264))
+        """
+        if not units or not self.tiles:
+            return 1, 1
+        even = max(self.tiles, units)
+        return (min(2 * even, self.tiles + 2 * units) if self.uneven else even), self.tiles
 
 
 def cost_class(about: OpRecord | str | None) -> str:
@@ -77,32 +114,38 @@ def local_sizes(rule: OpShardingRule, axes: Sequence[Axes]) -> list[int]:
     return [padded_size(size, tuple(axis.size for axis in given)) for size, given in zip(rule.sizes, axes)]
 
 
-def operations(rule: OpShardingRule, kind: str, local: Sequence[int], attrs: Mapping[str, Any] | None = None) -> int:
+def operations(rule: OpShardingRule, kind: str, local: Sequence[int], attrs: Mapping[str, Any] | None = None) -> Work:
     """Multiplications and additions; 0 for classes that are costed by bytes."""
     if kind == "matmul":
-        return 2 * prod(local)
+        return Work(2 * prod(local))
     if kind == "attention":
-        return _attention(rule, local) // (2 if attrs and attrs.get("is_causal") else 1)
+        return _attention(rule, local, bool(attrs and attrs.get("is_causal")))
     if kind == "conv":
         # A window slides, so the image's own dims are no loop of their own: each result takes what stands in the
         # smaller operand beside the result's factors.
         made = {f for mapped in rule.results for dim in mapped for f in dim}
         inner = [prod(local[f] for f in _factors(mapped) if f not in made) for mapped in rule.operands if mapped]
-        return 2 * prod(local[f] for f in made) * min(inner, default=1)
-    return 0
+        return Work(2 * prod(local[f] for f in made) * min(inner, default=1))
+    return Work(0)
 
 
-def _attention(rule: OpShardingRule, local: Sequence[int]) -> int:
+def _attention(rule: OpShardingRule, local: Sequence[int], causal: bool) -> Work:
     """Queries meet keys, what comes of it meets values: operands q, k, v.
 
     An op with three results and more makes the gradients of all three from grad, q, k, v: the first product is made
-    again, and each is taken back to both of its sides.
+    again, and each is taken back to both of its sides; a score is made again, and so are two gradients of it.  Forward,
+    tiles are of queries; backward, of keys.
     """
     backward = len(rule.results) > 2
     q, k, v = rule.operands[1:4] if backward else rule.operands[:3]
     made = rule.operands[0] if backward else rule.results[0]
-    scores, mixed = (prod(local[f] for f in _factors(a) | _factors(b)) for a, b in ((q, k), (made, v)))
-    return 2 * (3 * scores + 2 * mixed) if backward else 2 * (scores + mixed)
+    first, second = (prod(local[f] for f in _factors(a) | _factors(b)) for a, b in ((q, k), (made, v)))
+    count = 2 * (3 * first + 2 * second) if backward else 2 * (first + second)
+    scores = prod(local[f] for f in _factors(q[:-1]) | _factors(k[:-1])) * (3 if backward else 1)
+    rows = prod(local[f] for f in (k if backward else q)[-2])
+    tiles = prod(local[f] for f in _factors(q[:-2])) * -(-rows // TILE)
+    half = 2 if causal else 1
+    return Work(count // half, scores // half, tiles, causal)
 
 
 def _factors(mapped: Mapped) -> set[int]:
@@ -112,7 +155,7 @@ def _factors(mapped: Mapped) -> set[int]:
 def op_time(
     kind: str, work: int, operands: Sequence[int], results: Sequence[int], dtype: str, hardware: Hardware
 ) -> int:
-    """Picoseconds from operations and bytes."""
+    """Picoseconds from operations (`Work`, or a number alone) and bytes."""
     if kind == "view":
         return 0
     made = sum(results)
@@ -121,7 +164,11 @@ def op_time(
     fitted = hardware.roofline(kind)
     time = fitted.launch_ps
     if work:
-        time += -(-work * fitted.flops_percent * PS // (100 * hardware.peak(dtype)))
+        known = work if isinstance(work, Work) else Work(work)
+        times, over = known.stretch(fitted.units)
+        time += -(-work * fitted.flops_percent * PS * times // (100 * hardware.peak(dtype) * over))
+        if fitted.scores:
+            time += -(-known.scores * PS * times // (fitted.scores * over))
     return time + -(-(read + made) * fitted.bytes_percent * PS // (100 * hardware.bandwidth))
 
 

@@ -15,7 +15,9 @@ bf16 = 989.4
 launch_us = 3.2
 flops_percent = 94
 bytes_percent = 104
-[compute.attention]                   # the same for one cost class, where it differs
+[compute.attention]                   # the same for one cost class, where it differs; attention may have two more:
+tscores = 3.36                        # 10**12 exponentials a second, one for each score
+units = 132                           # tiles that are worked on at once: multiprocessors
 
 [node]
 devices = 8                           # in one node; nodes = 4 says how many nodes there are
@@ -51,7 +53,7 @@ from typing import Any
 from ..errors import HardwareError, ShardwrightError, near_misses
 from ..ir.graph import ITEM_BYTES
 from ..spec.collective import COLLECTIVES
-from .compute import CLASSES
+from .compute import CLASSES, SCORED
 from .links import US, Link, LinkTable, Wire
 from .machine import LINK_NAMES, NO_OVERLAP, Hardware, Overlap, Roofline
 
@@ -59,6 +61,7 @@ SCHEMA = 1
 GIGA, TERA = 10**9, 10**12
 _ROOT = ("schema", "name", "source", "memory_gb", "bandwidth_gbs", "tflops", "compute", "node", "network", "axes")
 _ROOFLINE = ("launch_us", "flops_percent", "bytes_percent")
+_SCORED = ("tscores", "units")
 
 
 def read_hardware(path: str | Path) -> Hardware:
@@ -161,7 +164,9 @@ def _hardware(file: _Table) -> Hardware:
     network.only("link")
     general = _roofline(compute, Roofline())
     classes = tuple(
-        (kind, _roofline(compute.table(kind), general, strict=True)) for kind in CLASSES if kind in compute.data
+        (kind, _roofline(compute.table(kind), general, (*_ROOFLINE, *(_SCORED if kind in SCORED else ()))))
+        for kind in CLASSES
+        if kind in compute.data
     )
     overlap = file.table("overlap")
     overlap.only("weight", "gradient")
@@ -190,13 +195,15 @@ def _flops(table: _Table) -> tuple[tuple[str, int], ...]:
     return tuple((name, round(table.number(name) * TERA)) for name in table.data)
 
 
-def _roofline(table: _Table, default: Roofline, strict: bool = False) -> Roofline:
-    if strict:
-        table.only(*_ROOFLINE)
+def _roofline(table: _Table, default: Roofline, only: tuple[str, ...] = ()) -> Roofline:
+    if only:
+        table.only(*only)
     return Roofline(
         table.number("launch_us", default.launch * 10**6) / 10**6,
         table.percent("flops_percent", default.flops_percent),
         table.percent("bytes_percent", default.bytes_percent),
+        round(table.number("tscores", 0.0) * TERA),
+        table.whole("units") or 0,
     )
 
 
@@ -275,6 +282,10 @@ def _roofline_lines(roofline: Roofline) -> Iterator[str]:
     yield f"launch_us = {_plain(roofline.launch_ps, US)}"
     yield f"flops_percent = {roofline.flops_percent}"
     yield f"bytes_percent = {roofline.bytes_percent}"
+    if roofline.scores:
+        yield f"tscores = {_plain(roofline.scores, TERA)}"
+    if roofline.units:
+        yield f"units = {roofline.units}"
 
 
 def _link_lines(wire: Wire) -> Iterator[str]:

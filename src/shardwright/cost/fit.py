@@ -1,4 +1,4 @@
-"""From measurements to figures: a table that grows, and the three constants of a roofline."""
+"""From measurements to figures: a table that grows, and the constants of a roofline."""
 
 from __future__ import annotations
 
@@ -35,22 +35,33 @@ def growing(times: Sequence[float]) -> list[float]:
     return found
 
 
-def fit_roofline(samples: Sequence[Sample], rounds: int = 60) -> Roofline:
+def fit_roofline(
+    samples: Sequence[Sample], rounds: int = 60, scores: Sequence[float] = (), units: int = 0
+) -> Roofline:
     """Constants c0, a, b of ``c0 + a*flops/peak + b*bytes/bandwidth`` with the least mean relative error.
 
     Least squares on relative errors, weighted anew each round until it minimises their mean (L1); no constant falls
-    below 0.
+    below 0.  With the number of ``scores`` of each sample, their rate as well; for ``units``, which is known and not
+    fitted, seconds and scores come already stretched (`compute.Work`).
     """
+    if scores and len(scores) != len(samples):
+        raise ValueError(f"{len(scores)} numbers of scores for {len(samples)} samples")
     work, moved, measured = (np.array(column, dtype=float) for column in zip(*samples))
-    rows = np.stack([np.ones_like(work), work, moved], axis=1) / measured[:, None]
+    columns = [np.ones_like(work), work, moved, *([np.array(scores, dtype=float)] if scores else [])]
+    rows = np.stack(columns, axis=1) / measured[:, None]
+    # Columns of one size: seconds and numbers of scores are far apart, and so would be what is solved for.
+    largest = np.abs(rows).max(axis=0)
+    scale = np.where(largest > 0, largest, 1.0)
+    rows = rows / scale
     target = np.ones(len(rows))
     weights = np.ones(len(rows))
-    found = np.zeros(3)
+    found = np.zeros(rows.shape[1])
     for _ in range(rounds):
         found = _not_negative(rows * weights[:, None], target * weights)
         weights = 1 / np.sqrt(np.maximum(np.abs(rows @ found - target), 1e-3))
-    launch, flops, traffic = (float(x) for x in found)
-    return Roofline(round(launch, 9), round(100 * flops), round(100 * traffic))
+    launch, flops, traffic, *each = (float(x) for x in found / scale)
+    rate = round(1 / each[0]) if each and each[0] > 0 else 0
+    return Roofline(round(launch, 9), round(100 * flops), round(100 * traffic), rate, units)
 
 
 def _not_negative(rows: np.ndarray, target: np.ndarray) -> np.ndarray:

@@ -22,7 +22,11 @@ ROLES = ("weight", "gradient")
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Time of an op: ``launch + flops_percent/100 * flops/peak + bytes_percent/100 * bytes/bandwidth``."""
+    """Time of an op: ``launch + flops_percent/100 * flops/peak + bytes_percent/100 * bytes/bandwidth``.
+
+    Where operations come as scores in tiles (`compute.Work`), two more: ``scores/rate`` is added, and both it and the
+    arithmetic are stretched where the tiles do not fill the device.
+    """
 
     launch: float = 0.0
     """Seconds to start an op."""
@@ -30,10 +34,16 @@ class Roofline:
     """Time of the arithmetic, in percent of what the peak rate promises."""
     bytes_percent: int = 100
     """Time of the memory traffic, in percent of what the bandwidth promises."""
+    scores: int = 0
+    """Scores a second: what a query and a key make takes an exponential, beside the products; 0: no time of its own."""
+    units: int = 0
+    """Tiles that the device works on at once (its multiprocessors); 0: work always fills it."""
 
     def __post_init__(self) -> None:
         if self.launch < 0 or min(self.flops_percent, self.bytes_percent) < 0:
             raise HardwareError("launch and percentages of a cost class must not be below 0")
+        if min(self.scores, self.units) < 0:
+            raise HardwareError("scores a second and units of a cost class must not be below 0")
 
     @property
     def launch_ps(self) -> int:

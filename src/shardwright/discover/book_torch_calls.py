@@ -185,7 +185,7 @@ def call_of(op: str, args: Sequence[Any], kwargs: Mapping[str, Any], label: str 
 
 
 def _small(call: AtenCall) -> bool:
-    return sum(tensor.numel() for tensor in call.tensors) <= MOST_ELEMENTS
+    return sum(int(tensor.numel()) for tensor in call.tensors) <= MOST_ELEMENTS
 
 
 def _telling(call: AtenCall) -> bool:

@@ -14,9 +14,9 @@ import torch
 from ..errors import ShardwrightError
 from ..frontends.torch import prepare
 from ..lower import lower
-from ..propagate import rule_of
 from ..propagate.choices import legal_axes
 from ..propagate.complete import complete
+from ..propagate.engine import OpView
 from ..run import VirtualEngine
 from ..run.torch.arrays import TorchArrays, assemble, scatter
 from ..spec.axes import Axes
@@ -64,7 +64,7 @@ class Split:
 
     def _compared(self, mesh: DeviceMesh, axes: tuple[Axes, ...]) -> str:
         specs = [ShardingSpec.replicate(mesh, value.type.rank) for value in self.graph.values]
-        fixed = complete(self.graph, mesh, specs, rule_of, forced={0: axes})
+        fixed = complete(self.graph, mesh, specs, lambda graph, node: OpView(self.rule), forced={0: axes})
         program = lower(fixed)
         shards = [scatter(tensor, spec) for tensor, spec in zip(self.call.tensors, fixed.inputs)]
         engine = VirtualEngine(mesh, prepare, TorchArrays())

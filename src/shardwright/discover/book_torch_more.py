@@ -101,22 +101,13 @@ def _fitting() -> Iterator[tuple[str, Arguments]]:
     x = _numbers(4, 6)
     yield "aten._reshape_alias", ([x, [4, 2, 3], [6, 3, 1]], {})
     yield "aten._reshape_alias", ([x, [24], [1]], {})
-    for shape in ((4, 6), (2, 4, 6)):
-        x = _numbers(*shape)
-        for weight in (_numbers(shape[-1], seed=1), None):
-            made, scale = torch.ops.aten._fused_rms_norm(x, [shape[-1]], weight, 1e-5)
-            yield "aten._fused_rms_norm", ([x, [shape[-1]], weight, 1e-5], {})
-            grad = torch.sin(made)
-            yield (
-                "aten._fused_rms_norm_backward",
-                ([grad, x, [shape[-1]], scale, weight, [True, weight is not None]], {}),
-            )
     a, b = _numbers(8, 16).bfloat16(), _numbers(3, 16, 8, seed=1).bfloat16()
     yield "aten._grouped_mm", ([a, b, torch.tensor([2, 5, 8], dtype=torch.int32)], {})
     yield "aten._grouped_mm", ([_numbers(3, 8, 16).bfloat16(), b], {})
-    image = _numbers(2, 4, 6, 6)
-    pooled = torch.nn.functional.max_pool2d(image, 2)
-    yield "aten.max_pool2d_backward", ([torch.sin(pooled), image, [2, 2], [2, 2]], {})
+    yield "aten._upsample_bicubic2d_aa", ([_numbers(2, 3, 6, 6), [3, 4], False], {})
+    yield "aten._upsample_bicubic2d_aa_backward", ([_numbers(2, 3, 3, 4), [3, 4], [2, 3, 6, 6], False], {})
+    for name in ("view_as_complex", "view_as_complex_copy"):
+        yield f"aten.{name}", ([_numbers(4, 6, 2)], {})
     table, index, bags = _numbers(6, 4), torch.tensor([0, 2, 2, 5, 1]), torch.tensor([0, 2, 3])
     for mode in (0, 1, 2):
         kept = torch.ops.aten._embedding_bag(table, index, bags, False, mode)

@@ -350,3 +350,11 @@ def test_an_error_names_the_instruction() -> None:
     program = resharding(DeviceMesh("a=2"), (4,), "bool", "[_] // a", "[_]")
     with pytest.raises(SpecError, match="instruction  0: all_reduce"):
         emit(program, 0)
+
+
+def test_ops_that_refuse_empty_shards() -> None:
+    def f(x: Any, w: Any) -> Any:
+        return x.amax(0), torch.nn.functional.conv1d(x.unsqueeze(1), w)
+
+    args = [torch.randn(2, 6, dtype=torch.float64), torch.randn(3, 1, 2, dtype=torch.float64)]
+    check_program(f, args, "x=3", ("[x, _]", None))

@@ -234,7 +234,9 @@ def test_who_left_is_a_fault_for_those_who_wait_only(watch: Watch) -> None:
     assert look(watch) == "rank 1 ended while others wait for it in step 1 (f)"
 
 
-def test_the_store_is_lost(watch: Watch) -> None:
+def test_the_store_is_lost(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+
     class Gone:
         def set(self, *_: Any) -> None:
             raise RuntimeError("Broken pipe")

@@ -53,7 +53,7 @@ def layers(count: int, seed: int = 0) -> NumericProblem:
 
 @pytest.mark.parametrize("memory", [None, 0.45])
 def test_exact_solvers_agree_on_larger_problems(memory: float | None) -> None:
-    problem = grid(5, 4, 1, memory)
+    problem = grid(4, 3, 1, memory) if memory else grid(7, 4, 1)
     found = {name: solve(problem, name) for name in ("elimination", "ilp", "auto")}
     assert all(solution.optimal for solution in found.values())
     assert len({solution.cost for solution in found.values()}) == 1
@@ -107,14 +107,10 @@ def test_too_wide_is_said() -> None:
 
 
 def test_a_time_limit_returns_the_best_so_far_with_its_bound() -> None:
-    problem = grid(16, 12, 3, 0.4)
+    problem = grid(12, 6, 3, 0.6)
     for solver in ("auto", "search", "messages", "ilp"):
         seen: list[Progress] = []
-        try:
-            solution = solve(problem, solver, time_limit=2.0, progress=seen.append)
-        except PlanInfeasible as error:
-            assert "2 s" in error.fact or "1 s" in error.fact  # noqa: PT017
-            continue
+        solution = solve(problem, solver, time_limit=1.0, progress=seen.append)
         assert problem.evaluate(solution.choice).feasible
         assert solution.lower_bound <= solution.cost
         assert solution.optimal or solution.gap > 0
@@ -124,14 +120,14 @@ def test_a_time_limit_returns_the_best_so_far_with_its_bound() -> None:
 
 
 def test_a_start_is_never_lost() -> None:
-    problem = grid(6, 5, 2, 0.5)
+    problem = grid(4, 3, 2, 0.5)
     best = solve(problem, "ilp")
     for solver in ("auto", "messages", "search", "ilp"):
         assert solve(problem, solver, start=best.choice).cost == best.cost
 
 
 def test_a_choice_that_does_not_fit_is_repaired() -> None:
-    problem = reduce(grid(6, 5, 4, 0.5)).problem
+    problem = reduce(grid(5, 3, 4, 0.5)).problem
     greedy = np.array([row.argmin() for row in problem.costs])
     assert not problem.evaluate(greedy).feasible
     found = repair(problem, greedy, part_solver())

@@ -8,8 +8,8 @@ buffers, optimizer state, arguments) becomes updates: writes, also through views
 
 Ops are called ``aten.<name>`` or ``aten.<name>.<overload>``; operands are the tensor parameters in the schema's order,
 attributes all others, by name (see `signatures`).  Beside ATen's there are ``shardwright.attention`` and its backward
-(see `attention`), ``core.constraint`` and ``random.*`` (see `random`).  Three attributes are ours: ``draw`` numbers the
-draws of a program,
+(see `attention`), ``core.constraint`` and ``random.*`` (see `random`).  Four attributes are ours: ``draw`` numbers the
+draws of a program, ``channels`` says how many a grouped convolution has in all,
 ``absent`` lists results that were not asked for, ``<name>_present`` says which of a list of optional tensors are given.
 
 | file | what it holds |

@@ -20,6 +20,7 @@ from .signatures import OPTIONAL_TENSORS, TENSOR, TENSORS, find_op, op_name, sig
 _UNTAGGED = frozenset(
     [
         "hardswish",
+        "fill",
         "masked_fill",
         "log_sigmoid_forward",
         "log_sigmoid",

@@ -28,7 +28,7 @@ from .private import (
 from .random import STATE, fresh_state, redraw
 from .recorder import Recorder
 from .signatures import Signature, functional_form, signature
-from .sizes import WHOLE_SHAPE
+from .sizes import WHOLE_SHAPE, grouped_channels
 from .source import Scopes
 
 _UNRECORDED = ("prim", "profiler", "debugprims")
@@ -144,6 +144,8 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         reads = self._reads(operands, source)
         made = self._call(func, args, kwargs)
+        if form.name == "aten._local_scalar_dense" and isinstance(made, bool | int | float):
+            return made
         results = list(_results(made, form, self))
         types = [tensor_type(result) for result in results if result is not None]
         self._canonical(form, attrs, operands, types)
@@ -278,6 +280,9 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             size = operands[0].shape[attrs["dim"]]
             start, end, _ = slice(attrs["start"], attrs["end"]).indices(size)
             attrs["start"], attrs["end"] = start, max(start, end)
+        channels = grouped_channels(form.name, attrs, operands)
+        if channels is not None:
+            attrs["channels"] = channels
         if form.functional and "dtype" in attrs:
             attrs["dtype"] = types[0].dtype
         dim = attrs.get("dim")
@@ -301,6 +306,9 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except (DataDependentOutputException, DynamicOutputShapeException):
             name = signature(func).name
             if name == "aten._local_scalar_dense":
+                known = self._sure(args[0])
+                if known is not None:
+                    return known
                 fact, help = (
                     "the program asks for the number in a tensor (.item(), float(x), if x:), which capture cannot know",
                     "keep it a tensor: torch.where for a choice; or pass the number as a plain argument",
@@ -323,6 +331,18 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 f"while {signature(func).name} was captured" + "".join(f", at {at}" for _, at in self._place())
             )
             raise
+
+    def _sure(self, tensor: Any) -> bool | None:
+        """Whether a comparison holds that a draw from [0, 1) cannot help: ``torch.rand([]) < 0``, as a switched-off
+        layer drop asks."""
+        made = self.recorder.maker(self.record_of(tensor).value)
+        if made is None or made.op not in ("aten.lt.Scalar", "aten.ge.Scalar"):
+            return None
+        drawn = self.recorder.maker(made.reads()[0])
+        bound = made.attrs["other"]
+        if drawn is None or drawn.op != "random.uniform" or 0 < bound < 1:
+            return None
+        return (bound >= 1) == (made.op == "aten.lt.Scalar")
 
     def _source(self) -> Source | None:
         """The user's line; in a backward pass that of the forward op whose gradient is being computed.

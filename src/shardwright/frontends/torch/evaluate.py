@@ -18,7 +18,7 @@ from . import random as _random  # noqa: F401  registers kernels
 from .dtypes import tensor_type, torch_dtype
 from .kernels import KERNELS, ON_NOTHING, on_nothing
 from .signatures import find_op, signature
-from .sizes import OPERAND_SIZES, local_sizes
+from .sizes import local_sizes, operand_sizes
 
 Prepared = Callable[[Sequence[Any]], tuple[Any, ...]]
 
@@ -41,7 +41,7 @@ def prepare(op: str, attrs: Mapping[str, Any], results: Sequence[TensorType], de
     attrs = dict(attrs)
     absent = attrs.pop("absent", ())
     form = signature(find_op(op))
-    sizes = OPERAND_SIZES.get(op)
+    sizes = operand_sizes(op, attrs)
     call = form.join(local_sizes(op, attrs, results), device)
     if sizes is not None:
 

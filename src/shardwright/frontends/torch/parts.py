@@ -356,29 +356,6 @@ def layer_norm_backward(
     )
 
 
-@parts_of("aten._fused_rms_norm")
-def rms_norm(x: Any, weight: Any, normalized_shape: Any, eps: Any) -> Any:
-    wide = _wide(x)
-    small = torch.finfo(wide.dtype).eps if eps is None else eps
-    scale = torch.rsqrt(_mean(wide * wide, _rows(x, normalized_shape), True) + small)
-    made = wide * scale
-    return (made if weight is None else made * weight).to(x.dtype), scale
-
-
-@parts_of("aten._fused_rms_norm_backward")
-def rms_norm_backward(grad: Any, x: Any, rstd: Any, weight: Any, normalized_shape: Any, output_mask: Any) -> Any:
-    dims = _rows(x, normalized_shape)
-    rows = [d for d in range(x.dim()) if d not in dims]
-    wide, normal = _wide(grad), _wide(x) * rstd
-    scaled = wide if weight is None else wide * weight
-    towards = (scaled - normal * _mean(scaled * normal, dims, True)) * rstd
-    weighted = wide * normal
-    return (
-        towards.to(x.dtype) if output_mask[0] else None,
-        (torch.sum(weighted, rows) if rows else weighted).to(x.dtype) if output_mask[1] else None,
-    )
-
-
 def _channel(x: Any, like: Any) -> Any:
     return x.reshape(1, -1, *[1] * (like.dim() - 2))
 

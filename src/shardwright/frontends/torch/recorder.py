@@ -63,6 +63,10 @@ class Recorder:
         self.nodes.append(Recorded(op, tuple(operands), results, attrs, tuple(views), source))
         return results
 
+    def maker(self, value: int) -> Recorded | None:
+        """The op that made a value; None for inputs."""
+        return next((node for node in reversed(self.nodes) if value in node.results), None)
+
     def draw(self) -> int:
         """The number of a random op among those of the program: together with a key and a step it fixes the numbers."""
         self.draws += 1

@@ -6,14 +6,15 @@ are taken from the result's type.  To extend: add the op here, or a kernel to `k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...ir.graph import TensorType
 
 _SIZE = (
     "view", "_unsafe_view", "reshape", "_reshape_alias", "expand", "expand_copy", "broadcast_to", "full",
-    "zeros", "ones", "empty.memory_format", "rand", "randn", "randint", "randint.low", "new_zeros", "new_ones", "new_full", "new_empty",
+    "zeros", "ones", "empty.memory_format", "rand", "randn", "randint", "randint.low",
+    "new_zeros", "new_ones", "new_full", "new_empty",
 )  # fmt: skip
 _INPUT_SIZES = ("slice_backward", "select_backward", "diagonal_backward", "unfold_backward")
 _INPUT_SIZE = tuple(
@@ -49,7 +50,10 @@ def local_sizes(op: str, attrs: dict[str, Any], results: Sequence[TensorType]) -
     return attrs
 
 
-def _group_norm(position: int) -> Callable[[dict[str, Any], Sequence[Any]], dict[str, Any]]:
+OperandSizes = Callable[[dict[str, Any], Sequence[Any]], dict[str, Any]]
+
+
+def _group_norm(position: int) -> OperandSizes:
     def sizes(attrs: dict[str, Any], operands: Sequence[Any]) -> dict[str, Any]:
         """Channels are split by whole groups, so the number of groups shrinks with them."""
         count, channels, *space = operands[position].shape
@@ -62,5 +66,44 @@ def _group_norm(position: int) -> Callable[[dict[str, Any], Sequence[Any]], dict
     return sizes
 
 
-OPERAND_SIZES = {"aten.native_group_norm": _group_norm(0), "aten.native_group_norm_backward": _group_norm(1)}
-"""Ops whose sizes are those of an operand, known only when they run."""
+def _convolution(place: int) -> OperandSizes:
+    def sizes(attrs: dict[str, Any], operands: Sequence[Any]) -> dict[str, Any]:
+        """Channels are split by whole groups, so the number of groups shrinks with them."""
+        first, weight = operands[0], operands[place + 1]
+        at = 1 - len(weight.shape)
+        here = operands[place].shape[at]
+        told = {**attrs, "groups": attrs["groups"] * here // attrs.get("channels", here)}
+        if attrs.get("bias_sizes") is not None:
+            told["bias_sizes"] = (first.shape[at],)
+        return told
+
+    return sizes
+
+
+def _as_they_are(attrs: dict[str, Any], operands: Sequence[Any]) -> dict[str, Any]:
+    """Nothing to tell, but operands are taken for contiguous."""
+    return attrs
+
+
+_OPERAND_SIZES: dict[str, OperandSizes] = {
+    "aten.native_group_norm": _group_norm(0),
+    "aten.native_group_norm_backward": _group_norm(1),
+    "aten.convolution": _convolution(0),
+    "aten.convolution_backward": _convolution(1),
+    **dict.fromkeys(
+        ("aten.adaptive_max_pool3d_backward", "aten._embedding_bag", "aten._embedding_bag_forward_only"), _as_they_are
+    ),
+}
+
+
+def operand_sizes(op: str, attrs: Mapping[str, Any]) -> OperandSizes | None:
+    """For ops whose sizes are those of an operand, known only when they run: a function of attributes and operands."""
+    return None if op == "aten.convolution" and attrs["groups"] == 1 else _OPERAND_SIZES.get(op)
+
+
+def grouped_channels(op: str, attrs: Mapping[str, Any], operands: Sequence[Any]) -> int | None:
+    """Of a grouped convolution: how many input channels there are in all.  Its own attribute, since no shard tells."""
+    place = {"aten.convolution": 0, "aten.convolution_backward": 1}.get(op)
+    if place is None or attrs["groups"] == 1:
+        return None
+    return int(operands[place].shape[1 - operands[place + 1].dim()])

@@ -218,7 +218,10 @@ def col2im(call: Call) -> tuple[str, dict[str, int]]:
 
 def _planes(call: Call, space: int) -> str:
     """Operands and results with the same leading dims; the last ones, places in space or random numbers, are whole."""
-    lead = [f"n{d}" for d in range(len(call.results[0]) - space)]
+    rank = len(call.results[0])
+    lead = [f"n{d}" for d in range(rank - space)]
+    if any(shape[: len(lead)] != call.results[0][: len(lead)] for shape in call.operands):
+        raise RuleError("operands with other leading dims than the result")
     notes: dict[str, str] = {}
     sides: list[list[list[str]]] = [[], []]
     for side, (shapes, words) in enumerate(((call.operands, "whole"), (call.results, "new whole"))):
@@ -226,12 +229,16 @@ def _planes(call: Call, space: int) -> str:
             inner = [f"{'io'[side]}{i}x{d}" for d in range(len(shape) - len(lead))]
             notes |= dict.fromkeys(inner, words)
             sides[side].append([*lead, *inner])
-    return write(*sides, notes)
+    return write(sides[0], sides[1], notes)
 
 
 for _name, _rank in {"max_unpool2d": 2, "max_unpool3d": 3}.items():
     rule(f"aten.{_name}", partial(_planes, space=_rank), cost="memory", meaning="by rule",
          beyond="a pending sum of values, where every place is told once")  # fmt: skip
+for _name, _rank in {"fractional_max_pool2d": 2, "fractional_max_pool3d": 3}.items():
+    rule(f"aten.{_name}", partial(_planes, space=_rank), cost="memory", meaning="by rule")
+    rule(f"aten.{_name}_backward", partial(_planes, space=_rank), cost="memory", meaning="by rule",
+         beyond="a pending sum of gradients")  # fmt: skip
 
 
 @rule("aten.isin.Tensor_Tensor", cost="gather", meaning="by rule")

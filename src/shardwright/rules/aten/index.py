@@ -94,7 +94,7 @@ def index_fill(call: Call) -> str:
     """Rows of one number where the index points."""
     names = [factor_name(d) for d in range(len(call.operands[0]))]
     at = dim(call.attrs, len(names))
-    beside = [[]] * (len(call.operands) - 2)
+    beside: list[list[str]] = [[]] * (len(call.operands) - 2)
     index = ["s"][: len(call.operands[1])]
     notes = ({names[at]: "whole"} if names else {}) | dict.fromkeys(index, "whole")
     return write([names, index, *beside], [names], notes)

@@ -63,28 +63,6 @@ def layer_norm_backward(call: Call) -> str:
     return write(operands, results, dict.fromkeys(inner, _PARTS), [pending])
 
 
-def _rms(call: Call) -> str:
-    names = _names(len(call.operands[0]))
-    rows, inner = _rows(call, names)
-    kept = [*rows, *["1"] * len(inner)]
-    operands = [names, *[inner] * (len(call.operands) - 1)]
-    return write(operands, [names, kept][: len(call.results)], dict.fromkeys(inner, _PARTS))
-
-
-rule("aten._fused_rms_norm", _rms, cost="reduce", meaning="parts")
-
-
-@rule("aten._fused_rms_norm_backward", cost="reduce", meaning="parts")
-def rms_norm_backward(call: Call) -> str:
-    names = _names(len(call.operands[0]))
-    rows, inner = _rows(call, names)
-    kept = [*rows, *["1"] * len(inner)]
-    operands = [names, names, kept, *[inner] * (len(call.operands) - 3)]
-    results = [target for target, wanted in zip((names, inner), call.attr("output_mask")) if wanted]
-    pending = f"P(sum){', R' * (len(operands) - 1)} -> {', '.join(['P(sum)'] * len(results))}"
-    return write(operands, results, dict.fromkeys(inner, _PARTS), [pending])
-
-
 # -- batch and group norm -------------------------------------------------------------------------------
 
 
@@ -123,6 +101,15 @@ def _batch_norm_alone(call: Call) -> str:
 
 for _name in ("_native_batch_norm_legit.no_stats", "native_batch_norm"):
     rule(f"aten.{_name}", _batch_norm_alone, cost="reduce", meaning="by rule")
+
+
+@rule("aten._native_batch_norm_legit_no_training", cost="pointwise", meaning="by rule")
+def batch_norm_applied(call: Call) -> str:
+    """By given statistics: elementwise; the other two results are empty."""
+    names, _ = _samples(len(call.operands[0]))
+    return write(
+        [names, *[["c"]] * (len(call.operands) - 1)], [names, ["e1"], ["e2"]], {"e1": "new whole", "e2": "new whole"}
+    )
 
 
 @rule("aten.native_batch_norm_backward", cost="reduce", meaning="parts")

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...spec.record import Call, Flow, OpFacts, OpRecord
+from ...spec.rule import factor_name
+from ..dims import broadcast, write
 from ..pointwise import BINARY, UNARY
 from ..registry import maker, rule
 from .same import same
@@ -175,6 +177,22 @@ def to_copy(call: Call) -> str:
     """Attribute ``dtype``.  A wide target keeps sums; into a narrow one each part would be rounded."""
     wide = call.attr("dtype") in (None, "f32", "f64")
     return "... -> ... ; P(sum) -> P(sum) ; P(avg) -> P(avg)" if wide else "... -> ..."
+
+
+@rule("aten.copy", flow=Flow.POINTWISE, cost="pointwise", meaning="by rule")
+def copy(call: Call) -> str:
+    """The second operand, stretched to the first, whose numbers are not read."""
+    names = [factor_name(d) for d in range(len(call.operands[0]))]
+    return write([names, broadcast(names, call.operands[0], call.operands[1])], [names])
+
+
+@rule("aten.view.dtype", flow=Flow.POINTWISE, cost="view", meaning="by rule")
+def view_dtype(call: Call) -> str:
+    """The same bits as another type: elementwise, but for the last dim if the types differ in size."""
+    names = [factor_name(d) for d in range(len(call.operands[0]))]
+    if call.operands[0] == call.results[0]:
+        return write([names], [names])
+    return write([names], [[*names[:-1], "r"]], {names[-1]: "whole", "r": "new whole"})
 
 
 rule("aten.complex", "..., ... -> ...", flow=Flow.POINTWISE, cost="pointwise", meaning="by rule")

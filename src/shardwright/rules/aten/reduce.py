@@ -85,7 +85,7 @@ def _summed(call: Call) -> str:
     return write([names], [kept])
 
 
-for _name in ("count_nonzero", "count_nonzero.dim_IntList", "nansum"):
+for _name in ("count_nonzero", "count_nonzero.dim_IntList", "nansum", "linalg__powsum"):
     rule(f"aten.{_name}", _summed, cost="reduce", meaning="by rule", beyond="an average of counts, on equal shards")
 
 
@@ -105,6 +105,14 @@ def _middle(call: Call) -> str:
 
 for _name in ("median", "nanmedian"):
     rule(f"aten.{_name}", _middle, cost="reduce", meaning="by rule")
+
+
+@rule("aten.histc", cost="reduce", meaning="by rule")
+def histc(call: Call) -> str:
+    """Counts of all elements, between given bounds; without those, they are looked for in all elements."""
+    names = [factor_name(d) for d in range(len(call.operands[0]))]
+    bounded = call.attr("min", 0) != call.attr("max", 0)
+    return write([names], [["bins"]], {"bins": "new whole"} | ({} if bounded else dict.fromkeys(names, "whole")))
 
 
 @rule("aten.dist", cost="reduce", meaning="parts")

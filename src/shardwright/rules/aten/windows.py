@@ -122,5 +122,5 @@ def _pooled_backward(call: Call, space: int) -> str:
 
 for _name, (_rank, _linear) in _POOLS.items():
     rule(f"aten.{_name}", partial(_pooled, space=_rank, linear=_linear), cost="memory", meaning="by rule")
-    if not _name.startswith("pixel") and _name != "avg_pool1d":
+    if not _name.startswith("pixel") and _name not in ("avg_pool1d", "max_pool2d"):
         rule(f"aten.{_name}_backward", partial(_pooled_backward, space=_rank), cost="memory", meaning="by rule")

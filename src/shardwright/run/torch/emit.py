@@ -28,9 +28,9 @@ from torch import fx
 
 from ...errors import ShardwrightError
 from ...frontends.torch.evaluate import prepare
-from ...frontends.torch.kernels import KERNELS
+from ...frontends.torch.kernels import KERNELS, ON_NOTHING
 from ...frontends.torch.signatures import Signature, find_op, signature
-from ...frontends.torch.sizes import OPERAND_SIZES, local_sizes
+from ...frontends.torch.sizes import local_sizes, operand_sizes
 from ...ir.graph import TensorType
 from ...ir.program import Collective, Instr, Program
 from ...spec.axes import AxisRef, axes_text
@@ -201,14 +201,15 @@ class _Emitter:
         attention = choose_attention(instr.op, attrs, given, self.device)
         if attention is not None:
             return attention(self.write, operands)
-        if instr.op in KERNELS:
+        if instr.op in KERNELS or _on_nothing(instr.op, given, results):
             return self.kernel(instr.op, attrs, results, operands)
         absent: Any = attrs.pop("absent", ())
         form = signature(find_op(instr.op))
-        if instr.op in OPERAND_SIZES:
+        sizes = operand_sizes(instr.op, attrs)
+        if sizes is not None:
             # A shard need not be contiguous, which these ops ask for.
             operands = [o if o is None else self.write(aten.contiguous.default, o) for o in operands]
-            attrs = OPERAND_SIZES[instr.op](attrs, given)
+            attrs = sizes(attrs, given)
         else:
             attrs = local_sizes(instr.op, attrs, results)
         args, kwargs = _arguments(form, attrs, operands, self.device)
@@ -369,6 +370,12 @@ class _Emitter:
         shape, made = self.shape_in(instr), after.local_shape(self.position)
         x, block = self.operand(instr), self.padded(instr)
         return exchange.permute(self.call(peers), x, shape, made, block, from_member, wire, peers)
+
+
+def _on_nothing(op: str, given: Sequence[TensorType | None], results: Sequence[TensorType]) -> bool:
+    """Shards without elements, which not every op takes: the frontend knows what stands for the result."""
+    nothing_in = any(type is not None and not type.elements for type in given)
+    return (op in ON_NOTHING and nothing_in) or (bool(results) and not any(type.elements for type in results))
 
 
 def _arguments(

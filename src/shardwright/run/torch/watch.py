@@ -193,17 +193,20 @@ class Watch:
                 self.fault = Fault(tuple(ranks), reason)
                 return
             self._meet()
+            for find in (self._find_dead, self._find_silent, self._find_left, self._find_late):
+                if self.fault is None:
+                    find()
             self._misses = 0
         except Exception as error:  # each kind of store has its own
             self._misses += 1
-            if self._misses > 2 and self.inside is not None:
-                lost = f"is gone, and the store with it ({_brief(error)})"
-                self.fault = Fault((min(self.ranks),), lost)
             self._find_dead()
-            return
-        for find in (self._find_dead, self._find_silent, self._find_left, self._find_late):
-            if self.fault is None:
-                find()
+            if self.fault is None and self._misses > 2 and self.inside is not None:
+                self.fault = self._lost_store(_brief(error))
+
+    def _lost_store(self, why: str) -> Fault:
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            return Fault((self.rank,), f"lost the store that torchrun holds ({why})")
+        return Fault((0,), f"is gone, and the store with it ({why})")
 
     def _meet(self) -> None:
         for rank in self.ranks - self._who.keys():

@@ -15,8 +15,8 @@ from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from shardwright.errors import TraceError  # noqa: E402
-from shardwright.frontends.torch import capture, capture_step, program_hash, run_graph  # noqa: E402
-from shardwright.ir.graph import Graph  # noqa: E402
+from shardwright.frontends.torch import capture, capture_step, prepare, program_hash, run_graph  # noqa: E402
+from shardwright.ir.graph import Graph, TensorType  # noqa: E402
 from torch_zoo import CNN, MLP, Attention, Block, Tied  # noqa: E402
 
 TOLERANCE = 1e-10
@@ -453,3 +453,21 @@ def test_unknown_optimizer_and_no_loss():
 def test_light_import():
     code = "import sys, shardwright, shardwright.frontends; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_switched_off_layer_drop_is_no_question():
+    def drops(x, chance):
+        return x * 2 if torch.rand([]) < chance else x
+
+    for chance, factor in ((0.0, 1.0), (1.0, 2.0)):
+        torch.testing.assert_close(capture(drops, torch.ones(2), chance)(torch.ones(2), chance), factor * torch.ones(2))
+    with pytest.raises(TraceError, match="asks for the number"):
+        capture(drops, torch.ones(2), 0.5)
+
+
+def test_groups_of_a_convolution_on_a_part_of_the_channels():
+    conv = nn.Conv1d(8, 8, 3, groups=4)
+    node = next(n for n in capture(conv, torch.randn(2, 8, 9)).graph.nodes if n.op == "aten.convolution")
+    x, weight, bias = torch.randn(2, 4, 9), conv.weight[4:].detach(), conv.bias[4:].detach()
+    made = prepare(node.op, dict(node.attrs), [TensorType((2, 4, 7), "f64")])([x, weight, bias])[0]
+    torch.testing.assert_close(made, F.conv1d(x, weight, bias, groups=2))
