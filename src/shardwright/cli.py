@@ -40,9 +40,7 @@ def main() -> None:
 @click.option("--spawned", is_flag=True, help="With --emit: tests that start one process a rank (DTensorTestBase).")
 @click.option("--quick", is_flag=True, help="Fewer calls and inputs, as --all does.")
 @click.option("--all", "everything", is_flag=True, help="Every operator of PyTorch's OpInfo database.")
-@click.option(
-    "--book", type=click.Choice(["numpy", "torch"]), help="Check this rule book against what is found."
-)
+@click.option("--book", type=click.Choice(["numpy", "torch"]), help="Check this rule book against what is found.")
 @click.option("--jobs", default=1, show_default=True, help="With --all or --book torch: processes at a time.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="PATH",
               help="With --all: the folder of the reports; with --book torch: the page beside DTensor's.")  # fmt: skip

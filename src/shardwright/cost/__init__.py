@@ -1,8 +1,9 @@
 """What it costs: of one op under one way to split it, of one collective, and of a whole Program.
 
 Costs are integers: picoseconds and bytes, per device.  An op costs a launch, its arithmetic at the peak rate of
-its element type, and the bytes it touches at memory speed, each with a constant fitted by cost class; a collective what
-was measured on the links that its axes run over.  Nothing here names an op: what an op is like is its record's class.
+its element type, and the bytes it touches at memory speed, each with a constant fitted by cost class (attention also
+its exponentials, and how far its tiles fill a device); a collective what was measured on the links that its axes run
+over.  Nothing here names an op: what an op is like is its record's class.
 
 | file | what it holds |
 |---|---|
@@ -11,7 +12,7 @@ was measured on the links that its axes run over.  Nothing here names an op: wha
 | `files` | hardware as TOML, strictly read; the presets are such files, in `presets/` |
 | `hardware` | `hardware_of`: a machine by name (``h100x4``), by file, or Alpa's (`alpha_beta`); `H100` and `VIRTUAL` |
 | `fit` | from measurements to tables and constants, for `tools/make_presets.py` and calibrate |
-| `compute` | `compute_cost`: an op by its cost class; the classes |
+| `compute` | `compute_cost`: an op by its cost class; the classes; `Work`: operations, scores and tiles |
 | `comm` | `communication_cost`: a collective, and a list of resharding steps; from bytes sent to messages |
 | `overlap` | `graph_roles`, `program_roles`: which collectives can hide behind compute |
 | `memory` | `memory_cost` of an op's results; `peak_live`, liveness over any list of steps |

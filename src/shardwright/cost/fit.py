@@ -35,9 +35,7 @@ def growing(times: Sequence[float]) -> list[float]:
     return found
 
 
-def fit_roofline(
-    samples: Sequence[Sample], rounds: int = 60, scores: Sequence[float] = (), units: int = 0
-) -> Roofline:
+def fit_roofline(samples: Sequence[Sample], rounds: int = 60, scores: Sequence[float] = (), units: int = 0) -> Roofline:
     """Constants c0, a, b of ``c0 + a*flops/peak + b*bytes/bandwidth`` with the least mean relative error.
 
     Least squares on relative errors, weighted anew each round until it minimises their mean (L1); no constant falls

@@ -12,6 +12,7 @@ from ..ir.graph import Graph
 from ..ir.program import Instr, Program
 from ..rules.registry import find
 from ..spec.axes import axes_text
+from ..spec.record import slots_of
 from .comm import sent_cost
 from .compute import ARITHMETIC, cost_class, factor_axes, local_sizes, op_time, operations
 from .machine import NO_OVERLAP, Hardware
@@ -73,17 +74,19 @@ def program_cost(program: Program, hardware: Hardware, graph: Graph | None = Non
 
 def instr_cost(program: Program, instr: Instr, hardware: Hardware, graph: Graph | None = None) -> int:
     """Picoseconds of one local instruction."""
-    if instr.node is None:
-        return 0  # a local step of a reshard: a part of what is there is kept
     record = find(instr.op)
-    about = record if record is not None or graph is None else find(graph.nodes[instr.node].op)
+    if record is None and (instr.node is None or not instr.operands):
+        return 0  # a local step of a reshard: a part of what is there is kept; or a place, which is known beforehand
+    about = record
+    if about is None and graph is not None and instr.node is not None:
+        about = find(graph.nodes[instr.node].op)
     kind = cost_class(about)
     inputs = instr.as_node().inputs
     operands, results = ([program.values[value] for value in values] for values in (inputs, instr.results))
     work = 0
     if record is not None and kind in ARITHMETIC:
         shapes = [local.type.shape for local in operands], [local.type.shape for local in results]
-        rule = record.bind(*shapes, dict(instr.attrs))
+        rule = record.bind(*shapes, dict(instr.attrs), slots_of(instr.operands))
         axes = factor_axes(rule, [local.spec for local in (*operands, *results)])
         work = operations(rule, kind, local_sizes(rule, axes), dict(instr.attrs))
     dtype = (operands or results)[0].type.dtype if operands or results else "f32"

@@ -2,7 +2,8 @@
 
 Given an operator, run it on what each device would hold and see which placements are right; state the findings as the
 smallest rule with its conditions; write it out.  One oracle serves every framework: tensors are NumPy arrays here, and
-an operator's library turns them into its own.  Only files named ``torch_*``, ``dtensor`` and ``audit*`` know PyTorch.
+an operator's library turns them into its own.  Only files named ``torch_*``, ``book_torch*``, ``dtensor`` and
+``audit*`` know PyTorch.
 
 How a rule is found, file by file:
 
@@ -18,7 +19,10 @@ How a rule is found, file by file:
   linearity, factor notation; ``expression``: the small Python that rules are written in, read without `eval`.
 - ``learn``: all of it for one operator; ``isolate``: in a process with limits; ``everything``: for all operators.
 - ``report``: text, YAML, JSON, a line for the rule book; ``emit``, ``emit_source``, ``emit_tests``, ``emit_files``:
-  DTensor code and its tests; ``book``: our own rule book against what is found.
+  DTensor code and its tests.
+- ``book_compare``: our own rule book against what is found; ``book``: NumPy's; ``book_torch``, ``book_torch_calls``,
+  ``book_torch_more``, ``book_torch_mesh``: ATen's, from calls of captured programs, each split on a mesh;
+  ``book_torch_page``: beside DTensor's; ``book_names``: which ops are whose.
 - ``dtensor``: what DTensor does; ``audit``, ``audit_cases``, ``audit_judge``, ``audit_samples``, ``audit_scripts``,
   ``audit_report``, ``audit_emit``: which of its rules are wrong or missing.
 

@@ -200,6 +200,9 @@ class Lowering:
         copies = self.copies[value]
         if spec in copies:
             return copies[spec]
+        hub = self.complete.hubs.get(value)
+        if hub is not None and hub not in copies and hub != spec:
+            self.copy_in(value, hub, cause)
         type = self.graph.type(value)
         ways = [reshard(copy, spec, type.shape, type.item_bytes, idle=False) for copy in copies]
         best = min(range(len(ways)), key=lambda i: sum(step.bytes for step in ways[i]))

@@ -64,6 +64,8 @@ class Complete:
     """What a user should know: ops without a rule, axes cut back."""
     moved: int = 0
     """Bytes that one device sends."""
+    hubs: Mapping[int, ShardingSpec] = field(default_factory=dict)
+    """Copies of values that are made before any other copy of them, as a solver says."""
 
 
 def complete(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..spec.record import Call
+from ..spec.record import Call, Flow
 from ..spec.rule import factor_name
 from .dims import write
 from .registry import rule
@@ -16,4 +16,4 @@ def _drawn(call: Call) -> str:
 
 for _name in ("random.uniform", "random.normal"):
     rule(_name, _drawn, cost="pointwise", meaning="random", random=True)
-rule("random.advance", "i -> i ; i: whole", cost="memory", meaning="pointwise")
+rule("random.advance", "i -> i ; i: whole", flow=Flow.POINTWISE, cost="pointwise", meaning="pointwise")

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from shardwright import DeviceMesh, FactorSharding, OpShardingRule, RuleError, sharding_rule
-from shardwright.cost import H100, Roofline, compute_cost
-from shardwright.cost.compute import CLASSES, cost_class, factor_axes, local_sizes, op_time, operations
+from shardwright.cost import H100, Hardware, Roofline, compute_cost
+from shardwright.cost.compute import CLASSES, SCORED, Work, cost_class, factor_axes, local_sizes, op_time, operations
 from shardwright.rules.registry import lookup, records
 from shardwright.spec.axes import Axes
 
@@ -162,6 +162,106 @@ def test_grouped_heads_count_by_query() -> None:
     grouped = OpShardingRule.parse("b (h g) q d, b h k d, b h k d -> b (h g) q d | b=2 h=2 g=4 q=64 k=64 d=16")
     counts = [operations(r, "attention", local_sizes(r, ((),) * len(r.factors))) for r in (plain, grouped)]
     assert counts[0] == counts[1]
+
+
+# -- scores and tiles -----------------------------------------------------------------------------------
+
+SEEN = "b h q d, b h k d, b h k d -> b h q d | b={b} h={h} q={q} k={q} d={d}"
+TILED = replace(PLAIN, bandwidth=10**30, classes=(("attention", Roofline(0.0, 100, 0, 10**12, 16)),))
+"""One picosecond for a score; 16 tiles at once."""
+
+
+def seen(b: int = 1, h: int = 1, q: int = 1024, d: int = 64, **causal: bool) -> Work:
+    rule = OpShardingRule.parse(SEEN.format(b=b, h=h, q=q, d=d))
+    return operations(rule, "attention", rule.sizes, {"is_causal": True} if causal.get("causal") else None)
+
+
+def took(work: int, hardware: Hardware = TILED) -> int:
+    return op_time("attention", work, [], [], "f32", hardware)
+
+
+def test_scores_and_tiles_are_counted() -> None:
+    for text, scores, tiles in ((ATTENTION, 1, 1), (BACKWARD, 3, 1), (BACKWARD.replace("k=128", "k=129"), 3, 2)):
+        rule = OpShardingRule.parse(text)
+        keys = rule.sizes[[f.name for f in rule.factors].index("k")]
+        found = operations(rule, "attention", rule.sizes)
+        assert (found.scores, found.tiles, found.uneven) == (scores * 2 * 8 * 64 * keys, 2 * 8 * tiles, False)
+        causal = operations(rule, "attention", rule.sizes, {"is_causal": True})
+        assert (causal.scores, causal.tiles, causal.uneven) == (found.scores // 2, found.tiles, True)
+
+
+def test_grouped_heads_tile_by_query() -> None:
+    grouped = OpShardingRule.parse("b (h g) q d, b h k d, b h k d -> b (h g) q d | b=1 h=2 g=4 q=300 k=300 d=16")
+    found = operations(grouped, "attention", grouped.sizes)
+    assert (found.scores, found.tiles) == (8 * 300 * 300, 8 * 3)
+
+
+def test_attention_without_batch_or_heads_is_counted() -> None:
+    rule = OpShardingRule.parse("q d, k d, k d -> q d | q=256 k=512 d=16")
+    found = operations(rule, "attention", rule.sizes)
+    assert (found, found.scores, found.tiles) == (4 * 256 * 512 * 16, 256 * 512, 2)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in CLASSES if kind not in SCORED])
+def test_other_classes_have_no_scores(kind: str) -> None:
+    found = operations(MATMUL, kind, MATMUL.sizes)
+    assert (found.scores, found.tiles, found.stretch(132)) == (0, 0, (1, 1))
+
+
+def test_a_full_device_takes_products_and_scores() -> None:
+    work = seen(b=4, h=8, q=1024)
+    expected = work * 10**12 / TILED.peak("f32") + work.scores
+    assert took(work) == pytest.approx(expected, abs=2)
+    assert took(seen(b=4, h=8, q=1024, d=32)) == pytest.approx(expected - work * 10**12 / TILED.peak("f32") / 2, abs=2)
+
+
+def test_few_tiles_take_as_long_as_a_full_device() -> None:
+    full, half, one = (took(seen(h=h, q=1024)) for h in (2, 1, 1))  # 16, 8 and 8 tiles for 16 units
+    assert full == pytest.approx(half, abs=2)
+    assert half == one
+    assert took(seen(h=4, q=1024)) == pytest.approx(2 * full, abs=2)
+
+
+def test_causal_saves_nothing_where_the_last_tile_decides() -> None:
+    assert took(seen(h=2, causal=True)) == pytest.approx(took(seen(h=2)), abs=2)
+    assert took(seen(h=512, causal=True)) == pytest.approx(took(seen(h=512)) / 2, rel=0.01)
+    between = took(seen(h=8, causal=True)) / took(seen(h=8))
+    assert 0.5 < between < 1
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("size", [2, 3, 8, 40, 132, 1000])
+def test_splitting_never_costs_and_a_stretch_is_none_below_one(size: int, causal: bool) -> None:
+    whole, split = (took(seen(h=h, causal=causal)) for h in (size, -(-size // 2)))
+    assert split <= whole + 2
+    for units in (0, 1, 16, 132):
+        times, over = seen(h=size, causal=causal).stretch(units)
+        assert times >= over > 0
+
+
+def test_without_constants_for_them_scores_and_tiles_cost_nothing() -> None:
+    work = seen(h=1, causal=True)
+    without = replace(PLAIN, classes=())
+    assert took(work, without) == took(int(work), without)
+    assert took(int(work)) < took(work)
+
+
+def test_a_number_of_operations_is_a_number() -> None:
+    work = seen()
+    assert isinstance(work, int)
+    assert (work, hash(work)) == (4 * 1024 * 1024 * 64, hash(int(work)))
+    assert type(took(work)) is int
+
+
+def test_no_queries_take_no_time() -> None:
+    assert took(seen(q=0)) == 0
+    assert seen(q=0).stretch(132) == (1, 1)
+
+
+def test_a_split_is_costed_by_its_own_tiles() -> None:
+    rule = OpShardingRule.parse(SEEN.format(b=2, h=8, q=512, d=64))
+    by_rule = [compute_cost(rule, "attention", axes(rule, **given), "f32", TILED) for given in ({}, {"h": "tp"})]
+    assert by_rule == [took(seen(b=2, h=8, q=512)), took(seen(b=2, h=2, q=512))]
 
 
 def test_a_class_may_have_constants_of_its_own() -> None:

@@ -51,6 +51,8 @@ def test_a_file_is_hardware(tmp_path: Path) -> None:
         VIRTUAL,
         hardware_of("h100x4", links={"dp": "network", "tp": "nvlink"}),
         replace(H100, overlap=Overlap(10, 0), classes=(("sort", Roofline(1e-6, 5, 300)),)),
+        replace(H100, classes=(("attention", Roofline(1e-6, 5, 300, 3_360_000_000_001, 0)),)),
+        replace(H100, classes=(("attention", Roofline(1e-6, 5, 300, 0, 132)),)),
         replace(H100, source='a "quoted" \\ text\nof two lines', name="ü"),
     ],
     ids=lambda hardware: hardware.name,
@@ -60,6 +62,16 @@ def test_reading_what_was_written_gives_the_same(hardware: object, tmp_path: Pat
     write_hardware(hardware, tmp_path / "x.toml")  # type: ignore[arg-type]
     again = read_hardware(tmp_path / "x.toml")
     assert (again, again.source) == (hardware, hardware.source)  # type: ignore[attr-defined]
+
+
+def test_scores_and_units_may_be_said_of_attention() -> None:
+    said = "[compute.attention]\nlaunch_us = 5\ntscores = 3.36\nunits = 132\n[node]"
+    found = parse_hardware(GOOD.replace("[node]", said))
+    assert found.roofline("attention") == Roofline(5e-6, 100, 100, 3_360_000_000_000, 132)
+    assert found.roofline("matmul").units == 0
+    plain = hardware_text(parse_hardware(GOOD))
+    assert "tscores" not in plain
+    assert "units" not in plain
 
 
 def test_a_mesh_is_not_written() -> None:
@@ -89,6 +101,14 @@ def test_alpa_has_no_file() -> None:
             ("[compute]", "[compute.matmul]\nflops_percent = 1.5\n[compute]"),
             "compute.matmul.flops_percent must be a whole",
         ),
+        (("[node]", "[compute.attention]\ntscores = -1\n[node]"), "compute.attention.tscores is -1"),
+        (("[node]", '[compute.attention]\ntscores = "3"\n[node]'), "compute.attention.tscores must be a number"),
+        (("[node]", "[compute.attention]\ntscores = inf\n[node]"), "compute.attention.tscores is inf"),
+        (("[node]", "[compute.attention]\nunits = -132\n[node]"), "units of a cost class must not be below 0"),
+        (("[node]", "[compute.attention]\nunits = 1.5\n[node]"), "compute.attention.units must be a whole number"),
+        (("[node]", "[compute.attention]\nunit = 132\n[node]"), "unknown field compute.attention.unit"),
+        (("[node]", "[compute.sort]\nunits = 132\n[node]"), "unknown field compute.sort.units"),
+        (("launch_us = 3.2", "tscores = 3.2"), "unknown field compute.tscores"),
         (("f32 = 66.9", "float32 = 66.9"), "unknown field tflops.float32"),
         (("f32 = 66.9", ""), "one type is needed"),
         (("devices = 8", 'devices = "8"'), "node.devices must be a whole number, not '8'"),

@@ -76,6 +76,7 @@ def test_impossible_links_are_refused(wrong: dict[str, float]) -> None:
 # -- by name --------------------------------------------------------------------------------------------
 
 PRESETS = ["a100", "h100", "h200", "b200", "cpu"]
+UNITS = {"a100": 108, "h100": 132, "h200": 132, "b200": 148}
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -163,10 +164,29 @@ def test_a_class_without_constants_of_its_own_has_the_machine_s() -> None:
     assert own.roofline("matmul") == Roofline(H100.launch, H100.flops_percent, H100.bytes_percent)
 
 
-@pytest.mark.parametrize("wrong", [(-1e-6, 100, 100), (0.0, -1, 100), (0.0, 100, -1)])
-def test_impossible_constants_are_refused(wrong: tuple[float, int, int]) -> None:
-    with pytest.raises(HardwareError):
-        Roofline(*wrong)
+@pytest.mark.parametrize(
+    "wrong",
+    [{"launch": -1e-6}, {"flops_percent": -1}, {"bytes_percent": -1}, {"scores": -1}, {"units": -1}],
+    ids=str,
+)
+def test_impossible_constants_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(HardwareError, match="must not be below 0"):
+        Roofline(**wrong)
+
+
+@pytest.mark.parametrize("name", PRESETS[:4])
+def test_gpus_know_scores_and_units(name: str) -> None:
+    found = hardware_of(name)
+    assert (found.roofline("attention").units, found.roofline("matmul").units) == (UNITS[name], 0)
+    assert found.roofline("attention").scores > 10**12
+    assert "H200, PyTorch" in found.source
+    assert ("not measured" in found.source) == (name != "h200")
+
+
+def test_plain_copies_are_not_costed_as_transposing_ones() -> None:
+    h200 = hardware_of("h200")
+    assert h200.roofline("memory") == h200.roofline("pointwise")
+    assert "transposing" in h200.source
 
 
 def test_what_shows_is_a_share() -> None:

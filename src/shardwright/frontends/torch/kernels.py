@@ -94,7 +94,7 @@ def _constraint(attrs: Mapping[str, Any], results: Sequence[TensorType], device:
 
 # -- shards without elements -------------------------------------------------------------------------------
 
-_ZERO = ("convolution", "convolution_backward", "native_group_norm_backward", "native_batch_norm_backward")
+_ZERO = ("convolution", "convolution_backward", "native_group_norm_backward")
 ON_NOTHING: dict[str, str] = {
     **dict.fromkeys((f"aten.{name}" for name in _ZERO), "zero"),
     "aten.amax": "least", "aten.max": "least", "aten.amin": "greatest", "aten.min": "greatest",

@@ -191,7 +191,7 @@ def vector_norm(x: Any, ord: float, dim: Any, keepdim: bool, dtype: str | None) 
         made = torch.sqrt(torch.sum(size * size, dims, keepdim=keepdim))
     else:
         made = torch.pow(torch.sum(torch.pow(size, ord), dims, keepdim=keepdim), 1.0 / ord)
-    return made.to(target)
+    return made if target.is_complex else made.to(target)
 
 
 def _reduced(each: Any, reduction: int) -> Any:
@@ -293,7 +293,7 @@ def nll_loss(x: Any, target: Any, weight: Any, reduction: int, ignore_index: int
     if weight is not None:
         shares = shares * _of_class(_wide(weight), known)
     each = torch.masked_fill(-(found * shares), ~counts, 0.0)  # sums pass this: they are pending if classes are split
-    if reduction == 0:
+    if reduction == 0 and x.dim() > 1:
         return each.to(x.dtype), torch.zeros((), dtype=x.dtype)
     dims = list(range(each.dim()))
     total, whole = torch.sum(each, dims), torch.sum(shares, dims)

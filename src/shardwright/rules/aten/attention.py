@@ -10,6 +10,9 @@ from ...spec.record import Call
 from ..dims import write
 from ..registry import rule
 
+_BEYOND = "a split or pending width of the values, which the backward op needs whole"
+"""What the oracle finds beyond these rules."""
+
 
 def _names(call: Call, query: int) -> tuple[list[list[str]], dict[str, str], dict[str, int]]:
     """Names of query, key, value; notes; sizes of the head factors.  ``query`` is the slot of the query."""
@@ -47,10 +50,10 @@ def _forward(call: Call) -> tuple[str, dict[str, int]]:
 
 
 for _name in ("aten.scaled_dot_product_attention", "shardwright.attention"):
-    rule(_name, _forward, cost="attention", meaning="attention")
+    rule(_name, _forward, cost="attention", meaning="attention", beyond=_BEYOND)
 
 
-@rule("shardwright.attention_backward", cost="attention", meaning="attention")
+@rule("shardwright.attention_backward", cost="attention", meaning="attention", beyond=_BEYOND)
 def backward(call: Call) -> tuple[str, dict[str, int]]:
     """Gradient, query, key, value, mask, out, logsumexp; queries are summed in the gradients of keys and values."""
     (of_query, of_key, of_value), notes, sizes = _names(call, 1)

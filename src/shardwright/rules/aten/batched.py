@@ -16,6 +16,9 @@ from ..dims import LINEAR, broadcast, write
 from ..registry import rule
 from .same import Attributes, dim, dims
 
+_BEYOND = "extremes, where elements only move; what holds of the samples' grids and sizes alone"
+"""What the oracle finds beyond these rules."""
+
 # -- the last dims of each operand -----------------------------------------------------------------------
 
 _MATRICES: dict[str, tuple[int, ...]] = {
@@ -91,14 +94,14 @@ def _all_but_named(attrs: Attributes, rank: int) -> tuple[int, ...]:
 
 for _name in ("_fft_r2c", "_fft_c2c", "_fft_c2r"):
     rule(f"aten.{_name}", lambda call: _along(call, _named(call.attrs, len(call.operands[0])), LINEAR), cost="matmul",
-         meaning="by rule")  # fmt: skip
+         meaning="by rule", beyond=_BEYOND)  # fmt: skip
 rule("aten.glu", lambda call: _along(call, _named(call.attrs, len(call.operands[0]))), cost="pointwise",
-     meaning="by rule")  # fmt: skip
+     meaning="by rule", beyond=_BEYOND)  # fmt: skip
 rule("aten.renorm", lambda call: _along(call, _all_but_named(call.attrs, len(call.operands[0]))), cost="reduce",
-     meaning="by rule")  # fmt: skip
+     meaning="by rule", beyond=_BEYOND)  # fmt: skip
 
 
-@rule("aten.glu_backward", cost="pointwise", meaning="by rule")
+@rule("aten.glu_backward", cost="pointwise", meaning="by rule", beyond=_BEYOND)
 def glu_backward(call: Call) -> str:
     """The gradient has half of what the input has along the dim."""
     rank = len(call.operands[1])
@@ -109,7 +112,7 @@ def glu_backward(call: Call) -> str:
     return write([half, names], [names], {"half": "whole", names[at]: "whole"}, rows)
 
 
-@rule("aten.linalg_cross", cost="pointwise", meaning="by rule")
+@rule("aten.linalg_cross", cost="pointwise", meaning="by rule", beyond=_BEYOND)
 def cross(call: Call) -> str:
     """Vectors of three along a dim; the others are stretched."""
     result = call.results[0]
@@ -119,7 +122,7 @@ def cross(call: Call) -> str:
     return write(operands, [names], {names[dim(call.attrs, len(result))]: "whole"}, rows)
 
 
-@rule("aten.trace", cost="reduce", meaning="by rule")
+@rule("aten.trace", cost="reduce", meaning="by rule", beyond=_BEYOND)
 def trace(call: Call) -> str:
     return write([["i", "j"]], [[]], {"i": "whole", "j": "whole"}, LINEAR)
 
@@ -133,7 +136,7 @@ def _distances(call: Call) -> tuple[list[str], list[list[str]], list[str]]:
     return batch, [[*batch, "p", "m"], [*batch, "r", "m"]], [*batch, "p", "r"]
 
 
-@rule("aten._cdist_forward", cost="matmul", meaning="by rule")
+@rule("aten._cdist_forward", cost="matmul", meaning="by rule", beyond=_BEYOND)
 def cdist(call: Call) -> str:
     """Of every point to every other."""
     _, points, between = _distances(call)
@@ -144,10 +147,10 @@ def cdist(call: Call) -> str:
     return write(operands, [between], {"m": "whole"})
 
 
-rule("aten._euclidean_dist", cdist, cost="matmul", meaning="by rule")
+rule("aten._euclidean_dist", cdist, cost="matmul", meaning="by rule", beyond=_BEYOND)
 
 
-@rule("aten._cdist_backward", cost="matmul", meaning="by rule")
+@rule("aten._cdist_backward", cost="matmul", meaning="by rule", beyond=_BEYOND)
 def cdist_backward(call: Call) -> str:
     """Towards the first points: over the others they are summed."""
     _, points, between = _distances(call)
@@ -188,8 +191,8 @@ def _sampled_backward(call: Call) -> str:
 
 
 for _space in ("2d", "3d"):
-    rule(f"aten.grid_sampler_{_space}", _sampled, cost="gather", meaning="by rule")
-    rule(f"aten.grid_sampler_{_space}_backward", _sampled_backward, cost="gather", meaning="by rule")
+    rule(f"aten.grid_sampler_{_space}", _sampled, cost="gather", meaning="by rule", beyond=_BEYOND)
+    rule(f"aten.grid_sampler_{_space}_backward", _sampled_backward, cost="gather", meaning="by rule", beyond=_BEYOND)
 
 
 def _patch(call: Call) -> dict[str, int]:
@@ -198,7 +201,7 @@ def _patch(call: Call) -> dict[str, int]:
     return {"k": height * width}
 
 
-@rule("aten.im2col", cost="memory", meaning="by rule")
+@rule("aten.im2col", cost="memory", meaning="by rule", beyond=_BEYOND)
 def im2col(call: Call) -> tuple[str, dict[str, int]]:
     image = ["n", "c", "h", "w"][4 - len(call.operands[0]) :]
     columns = [*image[:-3], "(c k)", "l"]
@@ -207,7 +210,7 @@ def im2col(call: Call) -> tuple[str, dict[str, int]]:
     )
 
 
-@rule("aten.col2im", cost="memory", meaning="by rule")
+@rule("aten.col2im", cost="memory", meaning="by rule", beyond=_BEYOND)
 def col2im(call: Call) -> tuple[str, dict[str, int]]:
     image = ["n", "c", "h", "w"][4 - len(call.results[0]) :]
     columns = [*image[:-3], "(c k)", "l"]
@@ -236,12 +239,12 @@ for _name, _rank in {"max_unpool2d": 2, "max_unpool3d": 3}.items():
     rule(f"aten.{_name}", partial(_planes, space=_rank), cost="memory", meaning="by rule",
          beyond="a pending sum of values, where every place is told once")  # fmt: skip
 for _name, _rank in {"fractional_max_pool2d": 2, "fractional_max_pool3d": 3}.items():
-    rule(f"aten.{_name}", partial(_planes, space=_rank), cost="memory", meaning="by rule")
+    rule(f"aten.{_name}", partial(_planes, space=_rank), cost="memory", meaning="by rule", beyond=_BEYOND)
     rule(f"aten.{_name}_backward", partial(_planes, space=_rank), cost="memory", meaning="by rule",
          beyond="a pending sum of gradients")  # fmt: skip
 
 
-@rule("aten.isin.Tensor_Tensor", cost="gather", meaning="by rule")
+@rule("aten.isin.Tensor_Tensor", cost="gather", meaning="by rule", beyond=_BEYOND)
 def isin(call: Call) -> str:
     """Each element among all others."""
     elements = [factor_name(d) for d in range(len(call.operands[0]))]
@@ -249,7 +252,7 @@ def isin(call: Call) -> str:
     return write([elements, tests], [elements], dict.fromkeys(tests, "whole"))
 
 
-@rule("aten.take", cost="gather", meaning="by rule")
+@rule("aten.take", cost="gather", meaning="by rule", beyond=_BEYOND)
 def take(call: Call) -> str:
     """Places in the flattened tensor."""
     table = [f"t{d}" for d in range(len(call.operands[0]))]

@@ -14,11 +14,17 @@ from ..dims import broadcast, write
 from ..registry import rule
 from .same import dim, same
 
+_BEYOND = (
+    "extremes and products, where elements only move; and a source that is pending alone, which holds "
+    "where the target is zero or written over"
+)
+"""What the oracle finds beyond these rules."""
+
 same("aten.embedding", base="take", to=lambda attrs, rank: {"axis": 0})
 same("aten.index_select", base="take", to=lambda attrs, rank: {"axis": dim(attrs, rank)})
 
 
-@rule("aten.embedding_dense_backward", cost="gather", meaning="take_grad")
+@rule("aten.embedding_dense_backward", cost="gather", meaning="take_grad", beyond=_BEYOND)
 def embedding_backward(call: Call) -> str:
     """Rows of the gradient are summed where the index points; each device sums what falls into its rows."""
     if call.attr("scale_grad_by_freq"):  # counts how often each row is used, in all samples
@@ -29,7 +35,7 @@ def embedding_backward(call: Call) -> str:
     return write([[*points, "d"], points], [["v", "d"]], {"v": "new form(take_grad)"}, ["P(sum), R -> P(sum)"])
 
 
-@rule("aten.gather", cost="gather", meaning="gather")
+@rule("aten.gather", cost="gather", meaning="gather", beyond=_BEYOND)
 def gather(call: Call) -> str:
     """One lookup for each element of the index; beside ``dim`` the two must be of one size to be split."""
     table, index = call.operands
@@ -75,10 +81,10 @@ for _name, _rows in {
     "scatter.reduce": [],
     "scatter.value_reduce": [],
 }.items():
-    rule(f"aten.{_name}", partial(_scattered, rows=_rows), cost="gather", meaning="by rule")
+    rule(f"aten.{_name}", partial(_scattered, rows=_rows), cost="gather", meaning="by rule", beyond=_BEYOND)
 
 
-@rule("aten.index_add", cost="gather", meaning="by rule")
+@rule("aten.index_add", cost="gather", meaning="by rule", beyond=_BEYOND)
 def index_add(call: Call) -> str:
     """Rows of the source are added where the index points: it is whole, and so is the dim."""
     rank = len(call.operands[0])
@@ -89,7 +95,7 @@ def index_add(call: Call) -> str:
                  ["P(sum), R, P(sum) -> P(sum)"])  # fmt: skip
 
 
-@rule("aten.index_fill.int_Scalar", cost="gather", meaning="by rule")
+@rule("aten.index_fill.int_Scalar", cost="gather", meaning="by rule", beyond=_BEYOND)
 def index_fill(call: Call) -> str:
     """Rows of one number where the index points."""
     names = [factor_name(d) for d in range(len(call.operands[0]))]
@@ -100,13 +106,20 @@ def index_fill(call: Call) -> str:
     return write([names, index, *beside], [names], notes)
 
 
-rule("aten.index_fill.int_Tensor", index_fill, cost="gather", meaning="by rule")
-rule("aten.index_reduce", lambda call: index_add(call).partition(" ; P(")[0], cost="gather", meaning="by rule")
+rule("aten.index_fill.int_Tensor", index_fill, cost="gather", meaning="by rule", beyond=_BEYOND)
+rule(
+    "aten.index_reduce",
+    lambda call: index_add(call).partition(" ; P(")[0],
+    cost="gather",
+    meaning="by rule",
+    beyond=_BEYOND,
+)
 rule(
     "aten.index_copy",
     lambda call: index_add(call).replace("P(sum), R, P(sum) -> P(sum)", "P(any), R, P(any) -> P(any)"),
     cost="gather",
     meaning="by rule",
+    beyond=_BEYOND,
 )
 
 
@@ -128,7 +141,7 @@ def _looked_up(names: list[str], dims: list[int], points: list[str], adjacent: b
     return [*rest[:at], *points, *rest[at:]]
 
 
-@rule("aten.index.Tensor", cost="gather", meaning="by rule")
+@rule("aten.index.Tensor", cost="gather", meaning="by rule", beyond=_BEYOND)
 def index(call: Call) -> str:
     """``x[:, i, j]``: indexed dims are whole, the others and those of the indices pass."""
     dims, points, each, adjacent = _points(call)
@@ -138,10 +151,10 @@ def index(call: Call) -> str:
     return write([names, *each], [result], {names[d]: "whole" for d in dims}, rows)
 
 
-rule("aten._unsafe_index.Tensor", index, cost="gather", meaning="by rule")
+rule("aten._unsafe_index.Tensor", index, cost="gather", meaning="by rule", beyond=_BEYOND)
 
 
-@rule("aten.index_put", cost="gather", meaning="by rule")
+@rule("aten.index_put", cost="gather", meaning="by rule", beyond=_BEYOND)
 def index_put(call: Call) -> str:
     """``x[:, i, j] = v``: indexed dims and those of the indices are whole, the others pass."""
     dims, points, each, adjacent = _points(call)
@@ -159,10 +172,10 @@ def index_put(call: Call) -> str:
 
 
 for _name in ("_unsafe_index_put", "_index_put_impl"):
-    rule(f"aten.{_name}", index_put, cost="gather", meaning="by rule")
+    rule(f"aten.{_name}", index_put, cost="gather", meaning="by rule", beyond=_BEYOND)
 
 
-@rule("aten.masked_scatter", cost="gather", meaning="by rule")
+@rule("aten.masked_scatter", cost="gather", meaning="by rule", beyond=_BEYOND)
 def masked_scatter(call: Call) -> str:
     """Elements are taken in order, over all dims."""
     names = [[f"{letter}{d}" for d in range(len(shape))] for letter, shape in zip("xms", call.operands)]
@@ -173,24 +186,26 @@ def masked_scatter(call: Call) -> str:
 # -- bags of embeddings ---------------------------------------------------------------------------------
 
 
-@rule("aten._embedding_bag", cost="gather", meaning="by rule")
+@rule("aten._embedding_bag", cost="gather", meaning="by rule", beyond=_BEYOND)
 def embedding_bag(call: Call) -> str:
     """Weight, indices, offsets, perhaps weights of samples: only the embedding dim passes."""
     operands = [["v", "d"], ["i"], ["o"], *([["i"]] if len(call.operands) > 3 else [])]
     results, notes = [["o2", "d"]], {"v": "whole", "i": "whole", "o": "whole", "o2": "new whole"}
     for r, shape in enumerate(call.results[1:]):
         names = [f"r{r}x{d}" for d in range(len(shape))]
-        results.append(names)
-        notes |= dict.fromkeys(names, "new whole")
-        notes[f"d@{r + 1}"] = "same"  # which rows go into which bag
+        notes |= dict.fromkeys(names[:1], "new whole")
+        if len(shape) == 2:
+            results.append([*names[:1], "d"])
+        else:
+            results.append(names)
+            notes[f"d@{r + 1}"] = "same"  # which rows go into which bag
     return write(operands, results, notes)
 
 
-rule("aten._embedding_bag_forward_only", embedding_bag, cost="gather", meaning="by rule")
+rule("aten._embedding_bag_forward_only", embedding_bag, cost="gather", meaning="by rule", beyond=_BEYOND)
 
 
-@rule("aten._embedding_bag_backward", cost="gather", meaning="by rule")
-@rule("aten._embedding_bag_per_sample_weights_backward", cost="gather", meaning="by rule")
+@rule("aten._embedding_bag_per_sample_weights_backward", cost="gather", meaning="by rule", beyond=_BEYOND)
 def sample_weights_backward(call: Call) -> str:
     """Gradient, weight, indices, offsets, bags: a product summed over the embedding dim."""
     rest = call.operands[2:]
@@ -203,11 +218,13 @@ def sample_weights_backward(call: Call) -> str:
     return write(operands, [["i"]], notes | ({} if ["i"] in operands else {"i": "new whole"}), rows)
 
 
-@rule("aten._embedding_bag_dense_backward", cost="gather", meaning="by rule")
+@rule("aten._embedding_bag_backward", cost="gather", meaning="by rule", beyond=_BEYOND)
+@rule("aten._embedding_bag_dense_backward", cost="gather", meaning="by rule", beyond=_BEYOND)
 def embedding_bag_backward(call: Call) -> str:
+    """Gradient, then which rows went into which bag; of the greatest ones, for each place of the embedding dim."""
     operands, notes = [["o", "d"]], {"o": "whole", "v": "new whole"}
     for i, shape in enumerate(call.operands[1:]):
         names = [f"x{i}x{d}" for d in range(len(shape))]
-        operands.append(names)
-        notes |= dict.fromkeys(names, "whole")
+        notes |= dict.fromkeys(names[:1], "whole")
+        operands.append([*names[:1], "d"] if len(shape) == 2 else names)
     return write(operands, [["v", "d"]], notes, [f"P(sum){', R' * (len(operands) - 1)} -> P(sum)"])

@@ -10,8 +10,8 @@ from ...spec.record import Call, Flow, OpFacts, OpRecord
 from ...spec.rule import Factor, Mapped, OpShardingRule, Transfer
 from ..registry import maker
 
-_REDUCES = {"norm": "parts", "max": "max", "powsum": "sum"}
-"""How the elements of each tensor become one number; a norm is computed in parts."""
+_REDUCES = {"norm": "parts", "max": "whole", "powsum": "sum"}
+"""How the elements of each tensor become one number: in parts, of all elements, or as a pending reduction."""
 _OF_MATRICES = ("mm",)
 _LINEAR = ("neg", "clone")
 _FUSED = ("_fused_adam", "_fused_adamw", "_fused_sgd", "_fused_adagrad")
@@ -47,7 +47,7 @@ def _rule(facts: OpFacts, call: Call, name: str) -> OpShardingRule:
     mapped: list[Mapped] = []
     for i, shape in enumerate(shapes):
         mapped.append(tuple((len(factors) + d,) for d in range(len(shape))))
-        factors += [Factor(f"t{i}x{d}", size, form=form) for d, size in enumerate(shape)]
+        factors += [Factor(f"t{i}x{d}", size, whole=reduced == "whole", form=form) for d, size in enumerate(shape)]
     operands: list[Mapped] = []
     for item, given in zip(items, call.operands):
         if item is not None and given == shapes[item]:
@@ -63,7 +63,7 @@ def _rule(facts: OpFacts, call: Call, name: str) -> OpShardingRule:
         if reduced is None and made != shapes[r % count]:
             raise RuleError(f"result {r} of a list has another shape: {list(made)}")
         results.append(() if reduced else mapped[r % count])
-        reductions.append(tuple((f, reduced) for (f,) in mapped[r]) if reduced and not form else ())
+        reductions.append(tuple((f, reduced) for (f,) in mapped[r]) if reduced == "sum" else ())
     rows: tuple[Transfer, ...] = ()
     if name in _LINEAR and len(operands) == count:
         rows = (Transfer(("P(sum)",) * count, ("P(sum)",) * len(call.results)),)

@@ -12,6 +12,12 @@ from ..dims import broadcast, write
 from ..registry import rule
 from .same import dim
 
+_BEYOND = (
+    "pending weights and biases, which no program has; operands of which only the shape is read; order, "
+    "as far as the samples' signs keep it"
+)
+"""What the oracle finds beyond these rules."""
+
 _PARTS = "form(parts)"
 
 
@@ -23,20 +29,21 @@ def _along(call: Call, rows: tuple[str, ...] = ()) -> str:
     """Dims as they are, but for one that needs all its elements."""
     names = _names(len(call.operands[0]))
     at = dim(call.attrs, len(names))
-    return write([names] * len(call.operands), [names], {names[at]: _PARTS} if names else {}, rows)
+    notes = {names[at]: _PARTS if call.operands[0][at] else "whole"} if names else {}
+    return write([names] * len(call.operands), [names], notes, rows)
 
 
 for _name in ("_softmax", "_log_softmax", "_safe_softmax"):
-    rule(f"aten.{_name}", _along, cost="reduce", meaning="parts")
+    rule(f"aten.{_name}", _along, cost="reduce", meaning="parts", beyond=_BEYOND)
 for _name in ("_softmax_backward_data", "_log_softmax_backward_data"):
     rule(f"aten.{_name}", lambda call: _along(call, ("P(sum), R -> P(sum)", "P(avg), R -> P(avg)")),
-         cost="reduce", meaning="parts")  # fmt: skip
+         cost="reduce", meaning="parts", beyond=_BEYOND)  # fmt: skip
 
 
 # -- layer norm -----------------------------------------------------------------------------------------
 
 
-@rule("aten.native_layer_norm", cost="reduce", meaning="parts")
+@rule("aten.native_layer_norm", cost="reduce", meaning="parts", beyond=_BEYOND)
 def layer_norm(call: Call) -> str:
     """Input, perhaps weight and bias; result, mean, reciprocal deviation."""
     names = _names(len(call.operands[0]))
@@ -51,7 +58,7 @@ def _rows(call: Call, names: list[str]) -> tuple[list[str], list[str]]:
     return names[:cut], names[cut:]
 
 
-@rule("aten.native_layer_norm_backward", cost="reduce", meaning="parts")
+@rule("aten.native_layer_norm_backward", cost="reduce", meaning="parts", beyond=_BEYOND)
 def layer_norm_backward(call: Call) -> str:
     """Gradient, input, mean, deviation, perhaps weight and bias; rows are summed in the gradients of those two."""
     names = _names(len(call.operands[0]))
@@ -72,7 +79,7 @@ def _samples(rank: int) -> tuple[list[str], list[str]]:
     return names, [name for name in names if name != "c"]
 
 
-@rule("aten._native_batch_norm_legit_functional", cost="reduce", meaning="parts")
+@rule("aten._native_batch_norm_legit_functional", cost="reduce", meaning="parts", beyond=_BEYOND)
 def batch_norm(call: Call) -> str:
     """Channels pass; the samples are normalised together, in training."""
     names, others = _samples(len(call.operands[0]))
@@ -100,10 +107,10 @@ def _batch_norm_alone(call: Call) -> str:
 
 
 for _name in ("_native_batch_norm_legit.no_stats", "native_batch_norm"):
-    rule(f"aten.{_name}", _batch_norm_alone, cost="reduce", meaning="by rule")
+    rule(f"aten.{_name}", _batch_norm_alone, cost="reduce", meaning="by rule", beyond=_BEYOND)
 
 
-@rule("aten._native_batch_norm_legit_no_training", cost="pointwise", meaning="by rule")
+@rule("aten._native_batch_norm_legit_no_training", cost="pointwise", meaning="by rule", beyond=_BEYOND)
 def batch_norm_applied(call: Call) -> str:
     """By given statistics: elementwise; the other two results are empty."""
     names, _ = _samples(len(call.operands[0]))
@@ -112,7 +119,7 @@ def batch_norm_applied(call: Call) -> str:
     )
 
 
-@rule("aten.native_batch_norm_backward", cost="reduce", meaning="parts")
+@rule("aten.native_batch_norm_backward", cost="reduce", meaning="parts", beyond=_BEYOND)
 def batch_norm_backward(call: Call) -> str:
     names, others = _samples(len(call.operands[0]))
     operands = [names, names, *[["c"]] * (len(call.operands) - 2)]
@@ -122,7 +129,8 @@ def batch_norm_backward(call: Call) -> str:
             operands[i] = [f"e{i}"]
             notes[f"e{i}"] = "whole"
     results = [target for target, wanted in zip((names, ["c"], ["c"]), call.attr("output_mask")) if wanted]
-    return write(operands, results, notes)
+    pending = f"P(sum){', R' * (len(operands) - 1)} -> {', '.join(['P(sum)'] * len(results))}"
+    return write(operands, results, notes, [pending])
 
 
 def _groups(call: Call, rank: int) -> tuple[list[str], dict[str, str]]:
@@ -131,7 +139,7 @@ def _groups(call: Call, rank: int) -> tuple[list[str], dict[str, str]]:
     return names, {"c": "whole", **{f"s{d}": "whole" for d in range(rank - 2)}}
 
 
-@rule("aten.native_group_norm", cost="reduce", meaning="by rule")
+@rule("aten.native_group_norm", cost="reduce", meaning="by rule", beyond=_BEYOND)
 def group_norm(call: Call) -> tuple[str, dict[str, int]]:
     names, notes = _groups(call, len(call.operands[0]))
     operands = [names, *[["(g c)"]] * (len(call.operands) - 1)]
@@ -139,7 +147,7 @@ def group_norm(call: Call) -> tuple[str, dict[str, int]]:
     return text, {"g": call.results[1][1]}
 
 
-@rule("aten.native_group_norm_backward", cost="reduce", meaning="by rule")
+@rule("aten.native_group_norm_backward", cost="reduce", meaning="by rule", beyond=_BEYOND)
 def group_norm_backward(call: Call) -> tuple[str, dict[str, int]]:
     """Gradient, input, mean, deviation, perhaps weight; samples are summed in the gradients of weight and bias."""
     names, notes = _groups(call, len(call.operands[0]))
@@ -181,7 +189,7 @@ for _name in ("nll_loss", "nll_loss2d"):
     rule(f"aten.{_name}_forward", _nll, cost="reduce", meaning="parts", beyond=(
         "a sum of samples that is pending, without the total: the book computes the loss in parts"
     ))  # fmt: skip
-    rule(f"aten.{_name}_backward", _nll_backward, cost="memory", meaning="parts")
+    rule(f"aten.{_name}_backward", _nll_backward, cost="memory", meaning="parts", beyond=_BEYOND)
 
 
 def _pairwise_loss(call: Call) -> str:
@@ -210,4 +218,4 @@ def _pairwise_loss_backward(call: Call) -> str:
 
 
 for _name in ("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward", "binary_cross_entropy_backward"):
-    rule(f"aten.{_name}", _pairwise_loss_backward, cost="pointwise", meaning="by rule")
+    rule(f"aten.{_name}", _pairwise_loss_backward, cost="pointwise", meaning="by rule", beyond=_BEYOND)

@@ -11,6 +11,9 @@ from ..dims import write
 from ..registry import rule
 from .same import Attributes, dim, same
 
+_BEYOND = "order, which a search keeps; extremes and products, where elements only move"
+"""What the oracle finds beyond these rules."""
+
 
 def _axis(attrs: Attributes, rank: int) -> Attributes:
     return {"axis": dim(attrs, rank) if rank else 0}
@@ -34,11 +37,17 @@ def _whole_dim(call: Call, rows: tuple[str, ...] = ()) -> str:
 
 
 for _name in ("sort", "sort.stable", "topk", "argsort", "argsort.stable", "cummax", "cummin", "logcumsumexp"):
-    rule(f"aten.{_name}", _whole_dim, cost="sort", meaning="by rule")
-rule("aten.msort", lambda call: _whole_dim(replace(call, attrs={"dim": 0})), cost="sort", meaning="by rule")
+    rule(f"aten.{_name}", _whole_dim, cost="sort", meaning="by rule", beyond=_BEYOND)
+rule(
+    "aten.msort",
+    lambda call: _whole_dim(replace(call, attrs={"dim": 0})),
+    cost="sort",
+    meaning="by rule",
+    beyond=_BEYOND,
+)
 
 
-@rule("aten.value_selecting_reduction_backward", cost="memory", meaning="by rule")
+@rule("aten.value_selecting_reduction_backward", cost="memory", meaning="by rule", beyond=_BEYOND)
 def selected_backward(call: Call) -> str:
     """The gradient of a maximum along a dim, or of a sort: put back where the values came from."""
     grad, index = call.operands
@@ -53,7 +62,7 @@ def selected_backward(call: Call) -> str:
     return write([given, given], [names], notes, ["P(sum), R -> P(sum)"])
 
 
-@rule("aten.searchsorted.Tensor", cost="gather", meaning="by rule")
+@rule("aten.searchsorted.Tensor", cost="gather", meaning="by rule", beyond=_BEYOND)
 def searchsorted(call: Call) -> str:
     """Each sought value in its own row of the sorted ones, or in the only one."""
     rows, sought = call.operands[:2]
@@ -65,7 +74,7 @@ def searchsorted(call: Call) -> str:
 rule("aten.bucketize.Tensor", lambda call: write(
     [[factor_name(d) for d in range(len(call.operands[0]))], ["edges"]],
     [[factor_name(d) for d in range(len(call.operands[0]))]], {"edges": "whole"},
-), cost="gather", meaning="by rule")  # fmt: skip
+), cost="gather", meaning="by rule", beyond=_BEYOND)  # fmt: skip
 
 
 # -- triangles and created values -----------------------------------------------------------------------
@@ -95,10 +104,10 @@ def _like(call: Call) -> str:
 
 
 for _name in ("fill.Scalar", "zero"):
-    rule(f"aten.{_name}", _like, cost="pointwise", meaning="like")
+    rule(f"aten.{_name}", _like, cost="pointwise", meaning="like", beyond=_BEYOND)
 for _name in ("zeros_like", "ones_like", "empty_like", "full_like", "new_zeros", "new_ones", "new_full", "new_empty",
               "new_empty_strided"):  # fmt: skip
-    rule(f"aten.{_name}", _like, cost="pointwise", meaning="like")
+    rule(f"aten.{_name}", _like, cost="pointwise", meaning="like", beyond=_BEYOND)
 
 
 def _counted(attrs: Attributes, rank: int) -> Attributes:
@@ -108,18 +117,18 @@ def _counted(attrs: Attributes, rank: int) -> Attributes:
 same("aten.arange", "aten.arange.start", "aten.arange.start_step", base="arange", to=_counted)
 
 
-@rule("aten.linspace", cost="memory", meaning="by rule")
+@rule("aten.linspace", cost="memory", meaning="by rule", beyond=_BEYOND)
 def linspace(call: Call) -> str:
     return write([], [["n"]], {"n": "new whole"})
 
 
-@rule("aten.eye", cost="memory", meaning="by rule")
+@rule("aten.eye", cost="memory", meaning="by rule", beyond=_BEYOND)
 def eye(call: Call) -> str:
     return write([], [["n", "m"]], {"n": "new whole", "m": "new whole"})
 
 
-rule("aten.eye.m", eye, cost="memory", meaning="by rule")
+rule("aten.eye.m", eye, cost="memory", meaning="by rule", beyond=_BEYOND)
 rule("aten.one_hot", lambda call: write(
     [[factor_name(d) for d in range(len(call.operands[0]))]],
     [[*(factor_name(d) for d in range(len(call.operands[0]))), "classes"]], {"classes": "new whole"},
-), cost="memory", meaning="by rule")  # fmt: skip
+), cost="memory", meaning="by rule", beyond=_BEYOND)  # fmt: skip

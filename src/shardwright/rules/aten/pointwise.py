@@ -159,7 +159,6 @@ for _name in (
     same(f"aten.{_name}", base="copy")
 for _name, _base in {
     "neg": "negative",
-    "where.self": "where",
     "maximum": "maximum",
     "minimum": "minimum",
     "max.other": "maximum",
@@ -168,6 +167,7 @@ for _name, _base in {
     "rad2deg": "rad2deg",
 }.items():
     same(f"aten.{_name}", base=_base)
+same("aten.where.self", base="where", beyond=_BEYOND)
 
 
 @rule("aten._to_copy", flow=Flow.POINTWISE, cost="pointwise", meaning="cast", beyond=(
@@ -195,4 +195,5 @@ def view_dtype(call: Call) -> str:
     return write([names], [[*names[:-1], "r"]], {names[-1]: "whole", "r": "new whole"})
 
 
-rule("aten.complex", "..., ... -> ...", flow=Flow.POINTWISE, cost="pointwise", meaning="by rule")
+rule("aten.complex", "..., ... -> ... ; P(sum), P(sum) -> P(sum)", flow=Flow.POINTWISE, cost="pointwise",
+     meaning="by rule", beyond=_BEYOND)  # fmt: skip

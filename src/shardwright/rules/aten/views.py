@@ -9,6 +9,12 @@ from ..dims import ANY, write
 from ..registry import rule
 from .same import Attributes, dim, dims, same
 
+_BEYOND = (
+    "extremes and products, where elements only move; operands of which only the shape is read may lie "
+    "anyhow; a part that is all of a dim"
+)
+"""What the oracle finds beyond these rules."""
+
 for _name in (
     "view", "_unsafe_view", "reshape", "_reshape_alias", "squeeze", "squeeze.dim", "squeeze.dims", "unsqueeze",
     "view_copy", "flatten.using_ints", "unflatten.int", "_reshape_copy", "unsqueeze_copy", "squeeze_copy",
@@ -64,7 +70,7 @@ for _name in ("cat", "concat"):
     same(f"aten.{_name}", base="concatenate", to=lambda attrs, rank: {"axis": dim(attrs, rank)})
 
 
-@rule("aten.stack", cost="memory", meaning="stack")
+@rule("aten.stack", cost="memory", meaning="stack", beyond=_BEYOND)
 def stack(call: Call) -> str:
     """The new dim is whole: its parts are the operands."""
     rank = len(call.results[0])
@@ -76,7 +82,7 @@ def stack(call: Call) -> str:
     return write([operand] * count, [names], {names[at]: "new whole"}, [passing])
 
 
-@rule("aten.constant_pad_nd", cost="memory", meaning="constant pad")
+@rule("aten.constant_pad_nd", cost="memory", meaning="constant pad", beyond=_BEYOND)
 def constant_pad(call: Call) -> RuleText:
     """Attribute ``pad``: low and high of the last dim, of the one before it, and so on."""
     from ..index import pad as written
@@ -91,7 +97,7 @@ def constant_pad(call: Call) -> RuleText:
 for _name in ("reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d", "replication_pad2d",
               "replication_pad3d"):  # fmt: skip
 
-    @rule(f"aten.{_name}", cost="memory", meaning="by rule")
+    @rule(f"aten.{_name}", cost="memory", meaning="by rule", beyond=_BEYOND)
     def edge_pad(call: Call) -> str:
         """Padded dims are whole: what is added comes from elsewhere in them."""
         rank, padded = len(call.operands[0]), len(call.attr("padding")) // 2
@@ -100,7 +106,7 @@ for _name in ("reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "repli
         notes = dict.fromkeys(names[rank - padded :], "whole") | dict.fromkeys(outer[rank - padded :], "new whole")
         return write([names], [outer], notes, ["P(sum) -> P(sum)", "P(avg) -> P(avg)"])
 
-    @rule(f"aten.{_name}_backward", cost="memory", meaning="by rule")
+    @rule(f"aten.{_name}_backward", cost="memory", meaning="by rule", beyond=_BEYOND)
     def edge_pad_backward(call: Call) -> str:
         """Gradient and input."""
         rank, padded = len(call.operands[1]), len(call.attr("padding")) // 2
@@ -113,7 +119,7 @@ for _name in ("reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "repli
 # -- one part of a tensor, or several --------------------------------------------------------------------
 
 
-@rule("aten.select.int", flow=Flow.OTHER, cost="view", meaning="select", view=True)
+@rule("aten.select.int", flow=Flow.OTHER, cost="view", meaning="select", beyond=_BEYOND, view=True)
 def select(call: Call) -> str:
     """One place along a dim, which must be whole."""
     names = [factor_name(d) for d in range(len(call.operands[0]))]
@@ -121,10 +127,10 @@ def select(call: Call) -> str:
     return write([names], [[name for d, name in enumerate(names) if d != at]], {names[at]: "whole"}, [ANY])
 
 
-rule("aten.select_copy.int", select, cost="view", meaning="select", view=True)
+rule("aten.select_copy.int", select, cost="view", meaning="select", beyond=_BEYOND, view=True)
 
 
-@rule("aten.select_backward", cost="memory", meaning="by rule")
+@rule("aten.select_backward", cost="memory", meaning="by rule", beyond=_BEYOND)
 def select_backward(call: Call) -> str:
     names = [factor_name(d) for d in range(len(call.results[0]))]
     at = dim(call.attrs, len(names))
@@ -132,7 +138,7 @@ def select_backward(call: Call) -> str:
     return write([[name for d, name in enumerate(names) if d != at]], [names], {names[at]: "new whole"}, rows)
 
 
-@rule("aten.slice_backward", cost="memory", meaning="by rule")
+@rule("aten.slice_backward", cost="memory", meaning="by rule", beyond=_BEYOND)
 def slice_backward(call: Call) -> str:
     """A gradient put back among zeros; the dim is whole if only a part of it was taken."""
     shape, result = call.operands[0], call.results[0]
@@ -160,10 +166,10 @@ def _split(call: Call) -> str:
 for _name in ("split.Tensor", "unsafe_split.Tensor", "split_with_sizes", "unsafe_split_with_sizes", "split.sizes",
               "chunk", "tensor_split.sections",
               "split_with_sizes_copy", "split_copy.Tensor"):  # fmt: skip
-    rule(f"aten.{_name}", _split, cost="view", meaning="split", view=True)
+    rule(f"aten.{_name}", _split, cost="view", meaning="split", beyond=_BEYOND, view=True)
 
 
-@rule("aten.unbind.int", cost="view", meaning="split", view=True)
+@rule("aten.unbind.int", cost="view", meaning="split", beyond=_BEYOND, view=True)
 def unbind(call: Call) -> str:
     rank = len(call.operands[0])
     names = [factor_name(d) for d in range(rank)]
@@ -173,10 +179,10 @@ def unbind(call: Call) -> str:
     return write([names], [result] * count, {names[at]: "whole"}, [f"P(any) -> {', '.join(['P(any)'] * count)}"])
 
 
-rule("aten.unbind_copy.int", unbind, cost="view", meaning="split", view=True)
+rule("aten.unbind_copy.int", unbind, cost="view", meaning="split", beyond=_BEYOND, view=True)
 
 
-@rule("aten.repeat", cost="memory", meaning="by rule")
+@rule("aten.repeat", cost="memory", meaning="by rule", beyond=_BEYOND)
 def repeat(call: Call) -> str:
     """A dim repeated once passes; the others are whole."""
     shape, result = call.operands[0], call.results[0]
@@ -195,7 +201,7 @@ def repeat(call: Call) -> str:
     return write([operand], [names], notes, ["P(sum) -> P(sum)", "P(avg) -> P(avg)"])
 
 
-@rule("aten.unfold", cost="view", meaning="by rule")
+@rule("aten.unfold", cost="view", meaning="by rule", beyond=_BEYOND)
 def unfold(call: Call) -> str:
     """Windows along a dim, which must be whole."""
     rank = len(call.operands[0])
@@ -206,10 +212,10 @@ def unfold(call: Call) -> str:
     return write([names], [result], notes, ["P(sum) -> P(sum)", "P(avg) -> P(avg)"])
 
 
-rule("aten.unfold_copy", unfold, cost="view", meaning="by rule")
+rule("aten.unfold_copy", unfold, cost="view", meaning="by rule", beyond=_BEYOND)
 
 
-@rule("aten.unfold_backward", cost="memory", meaning="by rule")
+@rule("aten.unfold_backward", cost="memory", meaning="by rule", beyond=_BEYOND)
 def unfold_backward(call: Call) -> str:
     rank = len(call.results[0])
     at = dim(call.attrs, rank)
@@ -219,7 +225,7 @@ def unfold_backward(call: Call) -> str:
     return write([windows], [names], notes, ["P(sum) -> P(sum)", "P(avg) -> P(avg)"])
 
 
-@rule("aten.diagonal", cost="view", meaning="by rule")
+@rule("aten.diagonal", cost="view", meaning="by rule", beyond=_BEYOND)
 def diagonal(call: Call) -> str:
     rank = len(call.operands[0])
     names = [factor_name(d) for d in range(rank)]
@@ -229,10 +235,10 @@ def diagonal(call: Call) -> str:
     return write([names], [result], {**{names[d]: "whole" for d in gone}, "diagonal": "new whole"}, rows)
 
 
-rule("aten.diagonal_copy", diagonal, cost="view", meaning="by rule")
+rule("aten.diagonal_copy", diagonal, cost="view", meaning="by rule", beyond=_BEYOND)
 
 
-@rule("aten.diagonal_backward", cost="memory", meaning="by rule")
+@rule("aten.diagonal_backward", cost="memory", meaning="by rule", beyond=_BEYOND)
 def diagonal_backward(call: Call) -> str:
     rank = len(call.results[0])
     names = [factor_name(d) for d in range(rank)]
@@ -242,7 +248,7 @@ def diagonal_backward(call: Call) -> str:
     return write([operand], [names], {**{names[d]: "new whole" for d in gone}, "diagonal": "whole"}, rows)
 
 
-@rule("aten.select_scatter", cost="memory", meaning="by rule")
+@rule("aten.select_scatter", cost="memory", meaning="by rule", beyond=_BEYOND)
 def select_scatter(call: Call) -> str:
     """One place along a dim, which must be whole, is replaced."""
     names = [factor_name(d) for d in range(len(call.results[0]))]
@@ -251,7 +257,7 @@ def select_scatter(call: Call) -> str:
     return write([names, part], [names], {names[at]: "whole"}, ["P(any), P(any) -> P(any)"])
 
 
-@rule("aten.slice_scatter", cost="memory", meaning="by rule")
+@rule("aten.slice_scatter", cost="memory", meaning="by rule", beyond=_BEYOND)
 def slice_scatter(call: Call) -> str:
     """A part along a dim is replaced; that is whole, unless all of it is."""
     names = [factor_name(d) for d in range(len(call.results[0]))]
@@ -262,7 +268,7 @@ def slice_scatter(call: Call) -> str:
     return write([names, part], [names], {names[at]: "whole", "part": "whole"}, ["P(any), P(any) -> P(any)"])
 
 
-@rule("aten.diag_embed", cost="memory", meaning="by rule")
+@rule("aten.diag_embed", cost="memory", meaning="by rule", beyond=_BEYOND)
 def diag_embed(call: Call) -> str:
     """The last dim becomes the diagonal of two new ones."""
     rank = len(call.results[0])
@@ -273,7 +279,7 @@ def diag_embed(call: Call) -> str:
     return write([operand], [names], notes, ["P(sum) -> P(sum)", "P(avg) -> P(avg)"])
 
 
-@rule("aten.diagonal_scatter", cost="memory", meaning="by rule")
+@rule("aten.diagonal_scatter", cost="memory", meaning="by rule", beyond=_BEYOND)
 def diagonal_scatter(call: Call) -> str:
     rank = len(call.operands[0])
     names = [factor_name(d) for d in range(rank)]
@@ -297,11 +303,11 @@ def _from_pairs(call: Call) -> str:
 
 
 for _suffix in ("", "_copy"):
-    rule(f"aten.view_as_real{_suffix}", _as_pairs, cost="view", meaning="by rule")
-    rule(f"aten.view_as_complex{_suffix}", _from_pairs, cost="view", meaning="by rule")
+    rule(f"aten.view_as_real{_suffix}", _as_pairs, cost="view", meaning="by rule", beyond=_BEYOND)
+    rule(f"aten.view_as_complex{_suffix}", _from_pairs, cost="view", meaning="by rule", beyond=_BEYOND)
 
 
-@rule("aten.rot90", cost="memory", meaning="by rule")
+@rule("aten.rot90", cost="memory", meaning="by rule", beyond=_BEYOND)
 def rot90(call: Call) -> str:
     """The two dims that turn are whole."""
     rank = len(call.operands[0])

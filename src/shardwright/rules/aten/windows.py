@@ -12,6 +12,12 @@ from ...spec.record import Call
 from ..dims import write
 from ..registry import rule
 
+_BEYOND = (
+    "what holds of the samples' windows alone (of one place); extremes and products, where elements only "
+    "move; and operands of which only the shape is read may lie anyhow"
+)
+"""What the oracle finds beyond these rules."""
+
 Rule = tuple[str, dict[str, int]]
 
 
@@ -42,7 +48,7 @@ def _sizes(call: Call, input: tuple[int, ...], weight: tuple[int, ...], result: 
     return {"g": channels // max(weight[1], 1)}
 
 
-@rule("aten.convolution", cost="conv", meaning="by rule")
+@rule("aten.convolution", cost="conv", meaning="by rule", beyond=_BEYOND)
 def convolution(call: Call) -> Rule:
     """Input, weight, perhaps a bias, which counts once where input channels are split."""
     x, w = call.operands[:2]
@@ -61,7 +67,7 @@ def convolution(call: Call) -> Rule:
     return write([of_x, of_w], [out], notes, rows), _sizes(call, x, w, call.results[0])
 
 
-@rule("aten.convolution_backward", cost="conv", meaning="by rule")
+@rule("aten.convolution_backward", cost="conv", meaning="by rule", beyond=_BEYOND)
 def convolution_backward(call: Call) -> Rule:
     """Gradient, input, weight; gradients of input, weight and bias, as far as they are wanted."""
     grad, x, w = call.operands
@@ -121,6 +127,14 @@ def _pooled_backward(call: Call, space: int) -> str:
 
 
 for _name, (_rank, _linear) in _POOLS.items():
-    rule(f"aten.{_name}", partial(_pooled, space=_rank, linear=_linear), cost="memory", meaning="by rule")
+    rule(
+        f"aten.{_name}", partial(_pooled, space=_rank, linear=_linear), cost="memory", meaning="by rule", beyond=_BEYOND
+    )
     if not _name.startswith("pixel") and _name not in ("avg_pool1d", "max_pool2d"):
-        rule(f"aten.{_name}_backward", partial(_pooled_backward, space=_rank), cost="memory", meaning="by rule")
+        rule(
+            f"aten.{_name}_backward",
+            partial(_pooled_backward, space=_rank),
+            cost="memory",
+            meaning="by rule",
+            beyond=_BEYOND,
+        )

@@ -256,7 +256,7 @@ class _Work:
         mine, theirs = np.flatnonzero(self.alive[node]), np.flatnonzero(self.alive[other])
         if mine.size * mine.size * theirs.size > WIDE:
             return
-        costs = plus(self.tables[other][node][np.ix_(theirs, mine)], self.cost[node][mine])
+        costs = plus(self.tables[other][node][theirs][:, mine], self.cost[node][mine])
         bad = _beaten(costs, self.no_less(node, mine)) & (costs < NEVER)
         if bad.any():
             table = self.tables[other][node].copy()
@@ -307,7 +307,7 @@ class _Work:
         for at, node in enumerate(kept):
             for other, table in self.tables[node].items():
                 if node < other:
-                    edges.append(Edge(at, int(place[other]), table[np.ix_(states[at], states[place[other]])]))
+                    edges.append(Edge(at, int(place[other]), table[states[at]][:, states[place[other]]]))
         edges.sort(key=lambda edge: (edge.first, edge.second))
         limits = self.problem.limits.copy()
         usages: list[Usage] = []

@@ -23,6 +23,8 @@ from .fold import Folded, Mask, fold
 from .problem import NEVER, Edge, Ints, NumericProblem, Usage
 
 ROUNDS = 8
+MINOR = 0.99
+"""A round that leaves more than this of everything is the last."""
 SEGMENTS = 400
 """The most pairs of usages looked at on one edge."""
 COMPARE = 8_000_000
@@ -81,8 +83,11 @@ def reduce(problem: NumericProblem, deadline: float | None = None, rounds: int =
         kept = undominated(result.problem, deadline)
         if kept is not None:
             result = _thinned(result.then(kept))
-        if _extent(result.problem) == before:
+        after = _extent(result.problem)
+        if after == before:
             return result
+        if all(new > MINOR * old for new, old in zip(after, before)):
+            break
     # The last pass is a fold, so that every strategy left has a partner on every edge: messages count on it.
     result = result.then(fold(result.problem))
     return Reduced(thin(result.problem), result.offset, result.passes)
@@ -279,10 +284,16 @@ def _best(cost: Ints, tables: Sequence[Ints], usages: Sequence[Ints]) -> Mask:
 
 def keep(problem: NumericProblem, states: Sequence[Ints]) -> Kept:
     """The problem with only these strategies."""
-    costs = tuple(row[alive] for row, alive in zip(problem.costs, states))
-    edges = tuple(
-        Edge(edge.first, edge.second, edge.table[np.ix_(states[edge.first], states[edge.second])])
-        for edge in problem.edges
+    cut = [alive.size < row.size for row, alive in zip(problem.costs, states)]
+    costs = tuple(row[alive] if here else row for row, alive, here in zip(problem.costs, states, cut))
+    edges = []
+    for edge in problem.edges:
+        i, j, table = edge.first, edge.second, edge.table
+        if cut[i] or cut[j]:
+            table = table[states[i]] if cut[i] else table
+            edge = Edge(i, j, table[:, states[j]] if cut[j] else table)
+        edges.append(edge)
+    usages = tuple(
+        Usage(u.node, u.start, u.end, u.amounts[states[u.node]]) if cut[u.node] else u for u in problem.usages
     )
-    usages = tuple(Usage(u.node, u.start, u.end, u.amounts[states[u.node]]) for u in problem.usages)
-    return Kept(NumericProblem(costs, edges, usages, problem.limits, problem.name), tuple(states))
+    return Kept(NumericProblem(costs, tuple(edges), usages, problem.limits, problem.name), tuple(states))

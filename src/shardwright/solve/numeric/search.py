@@ -116,7 +116,7 @@ def improve(
     exact: Exact,
     deadline: float,
     report: Report | None = None,
-    size: int = 40,
+    size: int = 80,
     slice_seconds: float = 4.0,
     barren: float = np.inf,
     seed: int = 0,

@@ -35,14 +35,16 @@ from .search import improve
 SOLVERS = ("auto", "elimination", "ilp", "search", "messages")
 SMALL = 40_000
 """A program of up to so many variables is handed to HiGHS before anything else is tried."""
-LARGE = 400_000
-"""One with more is never handed to it."""
+LARGE = 150_000
+"""One with more is never handed to it: it would not look at the clock for long."""
 BARREN = 40
 """Regions in a row without a gain after which search gives up, where no clock says so."""
 POLISH = 8
 """The same, after HiGHS found a choice that is the best within its tolerances."""
 STEPS = 40
 """Sweeps before a first look at how large the program is."""
+MUCH = 10.0
+"""Seconds that a last attempt at a proof is worth beginning with."""
 SPARE = 0.03
 """The part of the time limit kept for the way back."""
 
@@ -216,23 +218,22 @@ class _Run:
                 if found.finished:
                     return True
         self.used = "messages"
-        messages = self.passing(STEPS, 0.15)
+        messages = self.passing(STEPS, 0.12)
         if self.closed():
             return True
-        if self.program_size(messages) <= SMALL:
+        if self.core.sizes.sum() <= SMALL and self.program_size(messages) <= SMALL:
             self.used = "ilp"
             if self.programmed(messages, self.share(0.4)):
                 return True
         self.used = "search"
-        messages = self.passing(math.inf, 0.2, messages)
+        messages = self.passing(math.inf, 0.12, messages)
         self.mend()
         if self.closed():
             return True
-        done = self.choice is not None and self.searched(0.9)
-        if self.closed() or self.left() < 0.5 or self.program_size(messages) > LARGE:
+        done = self.choice is not None and self.searched(1.0)
+        if self.closed() or self.share(0.9) < monotonic() + MUCH or self.program_size(messages) > LARGE:
             return done
-        self.used = "ilp" if not done else "search"
-        return self.programmed(messages, self.deadline)
+        return self.programmed(messages, self.share(0.9))
 
     def take(self, choice: Ints | None, bound: float) -> None:
         if choice is not None:
@@ -289,7 +290,7 @@ class _Run:
             part_solver(),
             self.share(part),
             lambda found, _: self.offer(found),
-            slice_seconds=max(1.0, min(6.0, self.left() / 40)) if self.limited else 30.0,
+            slice_seconds=max(0.5, min(6.0, self.left() / 40)) if self.limited else 30.0,
             barren=barren or (2 * BARREN if self.limited else BARREN),
         )
         self.offer(choice)
@@ -303,7 +304,7 @@ def part_solver() -> Callable[[NumericProblem, Ints, float], tuple[Ints, bool]]:
 
     def exact(problem: NumericProblem, start: Ints, deadline: float) -> tuple[Ints, bool]:
         best, cost = start, problem.evaluate(start).cost
-        small = reduce(problem, deadline, rounds=2)
+        small = reduce(problem, deadline, rounds=1)
         core = small.problem
 
         def offer(choice: Ints, value: int, _: float = 0.0) -> None:
@@ -315,7 +316,7 @@ def part_solver() -> Callable[[NumericProblem, Ints, float], tuple[Ints, bool]]:
             offer(np.zeros(0, np.int64), 0)
             return best, True
         messages = Messages(core)
-        ascend(messages, monotonic() + 0.4 * (deadline - monotonic()), cost - small.offset, offer, patience=4, steps=40)
+        ascend(messages, monotonic() + 0.4 * (deadline - monotonic()), cost - small.offset, offer, patience=4, steps=24)
         room = cost - small.offset - messages.bound
         if room < 1 - 1e-6:
             return best, True
