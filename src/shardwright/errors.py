@@ -111,6 +111,10 @@ class ReshardError(ShardwrightError, ValueError):
     """No way from one sharding to another."""
 
 
+class RankError(ShardwrightError, RuntimeError):
+    """Another process failed, is missing, or is about to do something else."""
+
+
 class VerifyError(ShardwrightError):
     """A Program that is malformed, or does not compute what its Graph does."""
 

@@ -14,6 +14,15 @@ it says what its plan costs, not how far that is from the best.
 | `trial` | a plan tried out: seeds propagated, completed, priced |
 | `simple` | `SimpleSolver`, `Solution`, `solve`: the four phases and the local search |
 
+`Assigner` is exact: it builds a numeric problem of all ways to split every node and lets `numeric` solve it.
+
+| file | what it holds |
+|---|---|
+| `space` | `Space`: the ways to split every node over all mesh axes together |
+| `assign` | `Assigner`: the numeric problem of a graph, and complete shardings from its solution |
+| `price` | what complete shardings will cost when they are lowered |
+| `numeric` | solvers for one strategy per node with pairwise costs and memory (a package of its own) |
+
 To extend: another solver is another file with ``solve(problem)``; it may use `Problem` and `sketch`, and its cost
 must equal that of the lowered Program.
 """

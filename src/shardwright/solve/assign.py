@@ -24,11 +24,15 @@ from ..propagate.book import rule_of
 from ..propagate.complete import Complete, Decision
 from ..spec.mesh import DeviceMesh
 from ..spec.reshard import reshard
+from ..spec.rule import OpShardingRule
 from ..spec.sharding import ShardingSpec
 from .numeric import NumericProblem, NumericSolution, Progress, solve
 from .numeric.problem import FORBIDDEN, Ints
 from .price import price
 from .space import Space, Way
+
+Hubs = dict[int, tuple[ShardingSpec, ...]]
+"""The shardings that a value's hub may have."""
 
 
 @dataclass(frozen=True)
@@ -140,13 +144,12 @@ class Assigner:
             place[value] = len(costs)
             costs.append(np.zeros(len(self.inputs[value]), np.int64))
         edges: list[tuple[int, int, Ints]] = []
-        hubs: dict[int, tuple[ShardingSpec, ...]] = {}
+        hubs: Hubs = {}
         hub_at: dict[int, int] = {}
         outputs: dict[int, list[int]] = {}
         for i, value in enumerate(graph.outputs):
             outputs.setdefault(value, []).append(i)
-        for value in graph.values:
-            v = value.id
+        for v in range(len(graph.values)):
             made_at, made = self._made(v, place)
             demands = [(n, tuple(way.operands[at].closed() for way in self.ways[n])) for n, at in self.readers[v]]
             for i in outputs.get(v, ()):
@@ -197,7 +200,7 @@ class Assigner:
         return np.array([self.move(value, spec, _finished(spec)) for spec in made], np.int64)
 
     def _usages(
-        self, place: Mapping[int, int], hub_at: Mapping[int, int], hubs: Mapping[int, tuple[ShardingSpec, ...]]
+        self, place: Mapping[int, int], hub_at: Mapping[int, int], hubs: Hubs
     ) -> tuple[list[tuple[int, int, int, Ints]], list[int]]:
         """Bytes that values hold while they live; moments are nodes.  Views hold none of their own."""
         graph = self.graph
@@ -206,20 +209,19 @@ class Assigner:
         for value in graph.outputs:
             last[value] = moments - 1
         seen = {node.results[r]: node.inputs[o] for node in graph.nodes for r, o in node.views}
-        for value in reversed([v.id for v in graph.values]):
+        for value in reversed(range(len(graph.values))):
             if value in seen:
                 last[seen[value]] = max(last[seen[value]], last[value])
         found: list[tuple[int, int, int, Ints]] = []
-        for value in graph.values:
-            v = value.id
+        for v, tensor in enumerate(graph.values):
             at, made = self._made(v, place)
-            start = 0 if value.producer is None else value.producer[0]
-            end = moments if value.producer is None else last[v] + 1
+            start = 0 if tensor.producer is None else tensor.producer[0]
+            end = moments if tensor.producer is None else last[v] + 1
             if v not in seen and end > start:
-                found.append((at, start, end, np.array([local_bytes(s, value.type) for s in made], np.int64)))
+                found.append((at, start, end, np.array([local_bytes(s, tensor.type) for s in made], np.int64)))
             if v in hub_at and self.readers[v]:
                 first = self.readers[v][0][0]
-                held = [0 if s in made else local_bytes(s, value.type) for s in hubs[v]]
+                held = [0 if s in made else local_bytes(s, tensor.type) for s in hubs[v]]
                 found.append((hub_at[v], first, last[v] + 1, np.array(held, np.int64)))
         assert self.memory is not None
         return found, [self.memory] * moments
@@ -248,9 +250,7 @@ class Assigner:
         shared, _, _ = self.problem(share=True)
         return solve(shared, "auto", time_limit).lower_bound
 
-    def decode(
-        self, choice: Sequence[int], places: Mapping[int, int], hubs: Mapping[int, tuple[ShardingSpec, ...]]
-    ) -> Complete:
+    def decode(self, choice: Sequence[int], places: Mapping[int, int], hubs: Hubs) -> Complete:
         """Complete shardings from the chosen strategies."""
         graph = self.graph
         inputs = tuple(self.inputs[value][choice[places[value]]] for value in graph.inputs)
@@ -260,8 +260,6 @@ class Assigner:
             view = rule_of(graph, node)
             rule = view.rule if view is not None and way.axes is not None else None
             if node.op == CONSTRAINT and node.results[0] in self.given:
-                from ..spec.rule import OpShardingRule
-
                 rule = OpShardingRule.identity(graph.values[node.results[0]].shape)
             homes = tuple(
                 self.given[value].closed() if value in self.given else spec

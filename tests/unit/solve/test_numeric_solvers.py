@@ -156,6 +156,22 @@ def test_costs_far_apart_are_still_exact() -> None:
     assert solve(problem, "ilp").cost == solve(problem, "elimination").cost
 
 
+def test_a_single_byte_too_much_is_too_much() -> None:
+    """One in 10^12 lies far below any solver's tolerance."""
+    limit = 10**12
+    usages = [(i, 0, 2, [limit // 4 + (i == 3), limit // 4 - 1, 0]) for i in range(4)]
+    problem = NumericProblem.build(
+        [[0, 2 + i, 50] for i in range(4)],
+        [(i, j, np.full((3, 3), 1) - np.eye(3, dtype=int)) for i in range(4) for j in range(i)],
+        usages,
+        [limit, limit + 1],
+    )
+    assert not problem.evaluate([0, 0, 0, 0]).feasible
+    for solver in ("ilp", "elimination", "auto"):
+        solution = solve(problem, solver)
+        assert (solution.cost, solution.optimal) == (2 + 3, True)
+
+
 @pytest.mark.parametrize(("solver", "fact"), [("ilq", "did you mean 'ilp'"), ("magic", "no solver is called")])
 def test_unknown_solvers_are_named(solver: str, fact: str) -> None:
     with pytest.raises(NumericError, match=fact):

@@ -342,7 +342,7 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         bound = made.attrs["other"]
         if drawn is None or drawn.op != "random.uniform" or 0 < bound < 1:
             return None
-        return (bound >= 1) == (made.op == "aten.lt.Scalar")
+        return bool((bound >= 1) == (made.op == "aten.lt.Scalar"))
 
     def _source(self) -> Source | None:
         """The user's line; in a backward pass that of the forward op whose gradient is being computed.

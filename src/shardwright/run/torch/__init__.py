@@ -21,11 +21,11 @@ To extend: an op that needs more than a plain call gets a kernel in the frontend
 `attention`; another backend's gaps in element types are a line in `wire`.
 """
 
+from ...errors import RankError
 from .arrays import TorchArrays, assemble, scatter, shard
 from .emit import emit
 from .engine import CompiledRank, TorchEngine
 from .groups import Group, NamedGroups, ProcessGroups
-from .safety import RankError
 
 __all__ = [
     "CompiledRank",

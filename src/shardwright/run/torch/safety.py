@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ...errors import ShardwrightError
+from ...errors import RankError
 from ...ir.program import Program
 from ...spec.mesh import DeviceMesh
 from .groups import world
@@ -29,10 +29,6 @@ from .watch import Fault, Watch, ranks_text
 _distributed: Any = dist  # untyped in part
 TIMEOUT = 300.0
 _COMMUNICATION = ("gloo", "nccl", "connection", "socket", "timed out", "timeout", "peer")
-
-
-class RankError(ShardwrightError, RuntimeError):
-    """Another rank failed, is missing, or is about to do something else."""
 
 
 def default_timeout() -> float:

@@ -99,11 +99,11 @@ class Program:
         self.seen: set[int] = set()
         found = [scope.nodes[self.live]] + [edge[mask] for edge, mask in zip(scope.edges, scope.pairs)]
         costs = np.concatenate(found)
-        # Largest cost about 10^4: finer than the tolerances, coarser than rounding.
-        self.scale = max(float(costs.max(initial=0.0)) / 1e4, 1e-3)
-        if self.scale > 1:
-            # A difference of one must stay well above the solver's tolerance.
-            self.scale = min(self.scale, 1e3) if float(costs.max(initial=0.0)) < 1e9 else self.scale
+        # The largest cost becomes 10^4, but one of the user's units stays far above the tolerances where it can.
+        largest = float(costs.max(initial=0.0))
+        self.scale = max(largest / 1e4, 1e-3)
+        if largest < 1e9:
+            self.scale = min(self.scale, 1e3)
         for key, value in (("mip_abs_gap", min(0.3, 0.5 / self.scale)), ("mip_feasibility_tolerance", 1e-9)):
             self.highs.setOptionValue(key, value)
         self.highs.passModel(self._model(costs / self.scale))
@@ -157,6 +157,26 @@ class Program:
             self.highs.addRow(-self.api.kHighsInf, limit, place.size, place, weights / unit)
             self.seen.add(int(moment))
 
+    def cover(self, choice: Ints) -> bool:
+        """Rule a choice out that overflows by less than the solver sees, and all that hold no less; whether it did."""
+        over = self.problem.held(choice) - self.problem.limits
+        if not over.size or over.max() <= 0:
+            return False
+        moment = int(over.argmax())
+        if moment not in self.seen:
+            self.add_moments([moment])
+        columns, count = [], 0
+        for usage in self.problem.usages:
+            if usage.start <= moment < usage.end and usage.amounts[choice[usage.node]] > 0:
+                place = self.column[self.first[usage.node] + np.arange(usage.amounts.size)]
+                columns.append(place[(usage.amounts >= usage.amounts[choice[usage.node]]) & (place >= 0)])
+                count += 1
+        index, times = np.unique(np.concatenate(columns), return_counts=True)
+        self.highs.addRow(
+            -self.api.kHighsInf, float(count - 1), index.size, index.astype(np.int32), times.astype(np.float64)
+        )
+        return True
+
     def broken(self, weights: Floats) -> list[int]:
         """Moments that a (fractional) solution overflows: the worst of each stretch of them, the worst first."""
         pieces = self.problem.pieces
@@ -185,8 +205,6 @@ class Program:
         return str(self.highs.modelStatusToString(self.highs.getModelStatus()))
 
     def integral(self) -> None:
-        kinds = np.zeros(self.highs.getNumCol(), np.uint8)
-        kinds[: self.live.size] = 1
         self.highs.changeColsIntegrality(
             self.live.size,
             np.arange(self.live.size, dtype=np.int32),
@@ -264,11 +282,15 @@ def solve(
             return Outcome(None, bound, False)
         value = info.mip_dual_bound if whole else info.objective_function_value
         bound = max(bound, program.objective(value))
+        if progress is not None:
+            progress(bound)
         broken = program.broken(found)
         if broken:
             program.add_moments(broken)
         elif whole or _integral(found):
-            return Outcome(program.choice(found), bound, True, program.precision)
+            choice = program.choice(found)
+            if not program.cover(choice):
+                return Outcome(choice, bound, True, program.precision)
         else:
             whole = True
             program.integral()

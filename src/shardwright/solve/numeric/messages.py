@@ -25,8 +25,8 @@ HUGE = 1e30
 
 _add, _least = np.add.reduce, np.minimum.reduce
 
-Report = Callable[[Ints, int, float], None]
-"""Told a choice that fits, its cost, and the bound so far."""
+Report = Callable[[Ints, int], None]
+"""Told a choice that fits, and its cost."""
 
 
 @dataclass(slots=True)
@@ -258,18 +258,14 @@ def ascend(
     best cost known.  ``report`` gets every choice that fits on the way.
     """
     problem = messages.problem
-    pace, bad, high, flat = 0.3, 0, -np.inf, 0
+    pace, bad, flat, step, high = 0.3, 0, 0, 0, -np.inf
     prices, top = messages.prices, messages.prices
     slope = np.zeros(problem.limits.size)
     state = messages.buffer.copy()
-    step = 0
     while monotonic() < deadline and step < steps:
         step += 1
         bound = messages.sweep()
-        if bound > high + max(1e-6 * abs(high), 1e-3) if np.isfinite(high) else True:
-            flat = 0
-        else:
-            flat += 1
+        flat = 0 if not np.isfinite(high) or bound > high + max(1e-6 * abs(high), 1e-3) else flat + 1
         if bound > high:
             high, top, bad = bound, prices, 0
             state[:] = messages.buffer
@@ -277,16 +273,13 @@ def ascend(
             bad += 1
         choice = messages.round()
         over = (problem.held(choice) - problem.limits).astype(np.float64)
-        for tight in (False, True):
-            if tight and (not over.size or over.max() <= 0 or (step % 4 and np.isfinite(best))):
-                continue
-            found = messages.round(tight=True) if tight else choice
-            if report is not None and (not tight or step > 4):
-                value = problem.evaluate(found)
-                if value.feasible:
-                    best = min(best, value.cost)
-                    report(found, value.cost, high)
-        if high > best - 1 + 1e-6 * max(1.0, abs(best)) * 1e-3 or flat > 4 * patience:
+        if report is not None:
+            if over.size and over.max() > 0 and step > 4 and (step % 4 == 0 or not np.isfinite(best)):
+                best = min(best, _offer(problem, messages.round(tight=True), report))
+            elif not over.size or over.max() <= 0:
+                best = min(best, _offer(problem, choice, report))
+        # Costs are whole numbers: above the best less one, nothing better is left.
+        if high > best - 1 + 1e-9 * max(1.0, abs(best)) or flat > 4 * patience:
             break
         if not over.size or (over.max() <= 0 and not prices.any()):
             if flat > patience:
@@ -302,15 +295,24 @@ def ascend(
             continue
         slope = 0.7 * slope + 0.3 * over
         uphill = np.where((slope > 0) | (prices > 0), slope, 0.0)
-        target = min(best, high + 0.2 * abs(high) + 1.0)
         length = float(uphill @ uphill)
         if length > 0:
+            target = min(best, high + 0.2 * abs(high) + 1.0)
             prices = np.maximum(0.0, prices + pace * (target - bound) / length * uphill)
             messages.set_prices(prices)
     messages.set_prices(top)
     messages.buffer[:] = state
     for _ in range(2 * patience):
+        high = max(high, messages.sweep())
         if monotonic() > deadline:
             break
-        high = max(high, messages.sweep())
     return high
+
+
+def _offer(problem: NumericProblem, choice: Ints, report: Report) -> float:
+    """Report a choice if it is allowed and fits; its cost, or infinity."""
+    value = problem.evaluate(choice)
+    if not value.feasible:
+        return np.inf
+    report(choice, value.cost)
+    return float(value.cost)

@@ -243,11 +243,7 @@ class _Run:
     def passing(self, steps: float, part: float, messages: Messages | None = None) -> Messages:
         self.doing = "messages"
         messages = messages or Messages(self.core)
-
-        def report(choice: Ints, cost: int, bound: float) -> None:
-            self.offer(choice)
-
-        high = ascend(messages, self.share(part), self.cost, report, steps=steps)
+        high = ascend(messages, self.share(part), self.cost, lambda choice, _: self.offer(choice), steps=steps)
         self.raise_bound(high)
         return messages
 
@@ -261,7 +257,9 @@ class _Run:
     def programmed(self, messages: Messages, deadline: float) -> bool:
         """Hand what may still be better to HiGHS."""
         self.doing = "ilp"
-        found = ilp.solve(self.core, ilp.scope(messages, self.room(messages)), deadline, progress=self.raise_bound)
+        # With the best choice itself inside, so that HiGHS can begin from it.
+        scope = ilp.scope(messages, self.room(messages) + 1)
+        found = ilp.solve(self.core, scope, deadline, self.choice, self.raise_in_scope)
         if found.choice is not None:
             self.offer(found.choice)
             if found.finished and found.precision > 0.1:
@@ -272,6 +270,9 @@ class _Run:
         # Outside the scope nothing is better than the best known before.
         self.raise_bound(min(found.bound, self.cost))
         return found.finished
+
+    def raise_in_scope(self, bound: float) -> None:
+        self.raise_bound(min(bound, self.cost))
 
     def mend(self) -> None:
         """Find some choice that fits, if passing messages found none."""
@@ -307,7 +308,7 @@ def part_solver() -> Callable[[NumericProblem, Ints, float], tuple[Ints, bool]]:
         small = reduce(problem, deadline, rounds=1)
         core = small.problem
 
-        def offer(choice: Ints, value: int, _: float = 0.0) -> None:
+        def offer(choice: Ints, value: int) -> None:
             nonlocal best, cost
             if value + small.offset < cost:
                 best, cost = small.back(choice), value + small.offset
