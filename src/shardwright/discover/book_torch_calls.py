@@ -197,7 +197,7 @@ def _telling(call: AtenCall) -> bool:
 
 def _spread(calls: list[AtenCall], limit: int) -> list[AtenCall]:
     """The calls that show most: every rank, every value of an attribute, every operand there or absent."""
-    waiting = sorted(calls, key=lambda call: (not _telling(call), not _has_elements(call)))
+    waiting = sorted(calls, key=lambda call: (not _telling(call), not _has_elements(call), not _has_floats(call)))
     seen: set[object] = set()
     chosen: list[AtenCall] = []
     while waiting and len(chosen) < limit:
@@ -211,9 +211,14 @@ def _has_elements(call: AtenCall) -> bool:
     return all(tensor.numel() for tensor in call.tensors)
 
 
+def _has_floats(call: AtenCall) -> bool:
+    """In whole numbers little is exact: what is pending may be the least there is, which has no opposite."""
+    return any(tensor.dtype.is_floating_point for tensor in call.tensors)
+
+
 def _shows(call: AtenCall) -> set[object]:
     ranks = tuple(tensor.dim() for tensor in call.tensors)
-    splits = _telling(call) and _has_elements(call)
+    splits = _telling(call) and _has_elements(call) and (_has_floats(call) or not call.tensors)
     said = {(name, repr(value)) for name, value in call.attrs.items() if splits}
     alike = len({tuple(tensor.shape) for tensor in call.tensors}) == 1
     return {("ranks", ranks, splits), ("alike", alike, splits), ("slots", call.slots, splits), *said}

@@ -111,7 +111,8 @@ def _bounded(array: Array, world: int, encoding: str, rng: np.random.Generator, 
         if array.dtype.kind in "iu":
             limits = np.iinfo(array.dtype)
             below = np.minimum(np.ceil(below), 2.0**20).astype(np.int64)
-            room = array.astype(np.int64) - limits.min if upper else limits.max - array.astype(np.int64)
+            wide = array.astype(np.float64)  # the difference of two large ones fits no integer
+            room = np.minimum(wide - limits.min if upper else limits.max - wide, 2.0**20).astype(np.int64)
             parts.append((array.astype(np.int64) + sign * np.minimum(below, room)).astype(array.dtype))
         else:
             parts.append((array + sign * _exact(below)).astype(array.dtype))

@@ -126,6 +126,13 @@ def test_a_start_is_never_lost() -> None:
         assert solve(problem, solver, start=best.choice).cost == best.cost
 
 
+def test_a_start_that_reductions_drop_is_kept_or_beaten() -> None:
+    problem = grid(12, 6, 3, 0.6)
+    start = solve(problem, "messages").choice
+    cost = problem.evaluate(start).cost
+    assert solve(problem, "search", time_limit=0.5, start=start).cost <= cost
+
+
 def test_a_choice_that_does_not_fit_is_repaired() -> None:
     problem = reduce(grid(5, 3, 4, 0.5)).problem
     greedy = np.array([row.argmin() for row in problem.costs])

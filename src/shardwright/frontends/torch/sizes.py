@@ -80,6 +80,12 @@ def _convolution(place: int) -> OperandSizes:
     return sizes
 
 
+_CONTIGUOUS = ("adaptive_max_pool3d_backward", "fractional_max_pool3d_backward", "_embedding_bag",
+               "_embedding_bag_forward_only", "_embedding_bag_backward", "_embedding_bag_dense_backward",
+               "_embedding_bag_per_sample_weights_backward")  # fmt: skip
+"""Of views their kernels give other numbers, or bring the process down."""
+
+
 def _as_they_are(attrs: dict[str, Any], operands: Sequence[Any]) -> dict[str, Any]:
     """Nothing to tell, but operands are taken for contiguous."""
     return attrs
@@ -90,9 +96,7 @@ _OPERAND_SIZES: dict[str, OperandSizes] = {
     "aten.native_group_norm_backward": _group_norm(1),
     "aten.convolution": _convolution(0),
     "aten.convolution_backward": _convolution(1),
-    **dict.fromkeys(
-        ("aten.adaptive_max_pool3d_backward", "aten._embedding_bag", "aten._embedding_bag_forward_only"), _as_they_are
-    ),
+    **dict.fromkeys((f"aten.{name}" for name in _CONTIGUOUS), _as_they_are),
 }
 
 

@@ -10,7 +10,9 @@ from ...spec.record import Call
 from ..dims import write
 from ..registry import rule
 
-_BEYOND = "a split or pending width of the values, which the backward op needs whole"
+_BEYOND = (
+    "a split or pending width of the values, which the backward op needs whole; a pending gradient, which cancels badly"
+)
 """What the oracle finds beyond these rules."""
 
 
@@ -66,5 +68,4 @@ def backward(call: Call) -> tuple[str, dict[str, int]]:
         notes["s"] = "sum form(parts)"
     elif call.attr("mask_grad"):
         notes |= {name: "whole" for name in of_query[:-1] if name not in mask[0] and " " not in name}
-    pending = f"P(sum){', R' * (len(operands) - 1)} -> {', '.join(['P(sum)'] * len(results))}"
-    return write(operands, results, notes, [pending]), sizes
+    return write(operands, results, notes), sizes

@@ -52,6 +52,9 @@ def _rule(facts: OpFacts, call: Call, name: str) -> OpShardingRule:
     for item, given in zip(items, call.operands):
         if item is not None and given == shapes[item]:
             operands.append(mapped[item])
+        elif item is None and given:  # a number for each tensor
+            operands.append(tuple((len(factors) + d,) for d in range(len(given))))
+            factors += [Factor(f"o{len(operands)}x{d}", size, whole=True) for d, size in enumerate(given)]
         elif all(size == 1 for size in given):  # beside all of a tensor, such as a step or a learning rate
             operands.append(tuple((len(factors) + d,) for d in range(len(given))))
             factors += [Factor(f"o{len(operands)}x{d}", 1, broadcast=True) for d in range(len(given))]
@@ -60,9 +63,9 @@ def _rule(facts: OpFacts, call: Call, name: str) -> OpShardingRule:
     results: list[Mapped] = []
     reductions: list[tuple[tuple[int, str], ...]] = []
     for r, made in enumerate(call.results):
-        if reduced is None and made != shapes[r % count]:
+        if reduced is None and made not in ((), shapes[r % count]):
             raise RuleError(f"result {r} of a list has another shape: {list(made)}")
-        results.append(() if reduced else mapped[r % count])
+        results.append(() if reduced or not made else mapped[r % count])
         reductions.append(tuple((f, reduced) for (f,) in mapped[r]) if reduced == "sum" else ())
     rows: tuple[Transfer, ...] = ()
     if name in _LINEAR and len(operands) == count:

@@ -54,6 +54,9 @@ _BEYOND = (
 )
 
 
+_UNREAD = "what is written over may lie anyhow; what is written may be pending, if it is not cast"
+
+
 def _rule(facts: OpFacts, call: Call) -> str:
     count = len(call.operands)
     # A result of another shape than the operands give is a dim that only some results have, such as complex parts.
@@ -179,14 +182,16 @@ def to_copy(call: Call) -> str:
     return "... -> ... ; P(sum) -> P(sum) ; P(avg) -> P(avg)" if wide else "... -> ..."
 
 
-@rule("aten.copy", flow=Flow.POINTWISE, cost="pointwise", meaning="by rule")
+@rule("aten.copy", flow=Flow.POINTWISE, cost="pointwise", meaning="by rule", beyond=_UNREAD)
 def copy(call: Call) -> str:
     """The second operand, stretched to the first, whose numbers are not read."""
     names = [factor_name(d) for d in range(len(call.operands[0]))]
     return write([names, broadcast(names, call.operands[0], call.operands[1])], [names])
 
 
-@rule("aten.view.dtype", flow=Flow.POINTWISE, cost="view", meaning="by rule")
+@rule(
+    "aten.view.dtype", flow=Flow.POINTWISE, cost="view", meaning="by rule", beyond="what holds where both types are one"
+)
 def view_dtype(call: Call) -> str:
     """The same bits as another type: elementwise, but for the last dim if the types differ in size."""
     names = [factor_name(d) for d in range(len(call.operands[0]))]

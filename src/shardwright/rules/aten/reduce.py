@@ -107,7 +107,7 @@ for _name in ("median", "nanmedian"):
     rule(f"aten.{_name}", _middle, cost="reduce", meaning="by rule")
 
 
-@rule("aten.histc", cost="reduce", meaning="by rule")
+@rule("aten.histc", cost="reduce", meaning="by rule", beyond="the greatest of counts, on the samples alone")
 def histc(call: Call) -> str:
     """Counts of all elements, between given bounds; without those, they are looked for in all elements."""
     names = [factor_name(d) for d in range(len(call.operands[0]))]

@@ -71,11 +71,12 @@ def order(sizes: Ints, pairs: Sequence[tuple[int, int]], table: float = TABLE) -
         nodes.append(node)
         scopes.append(tuple(scope))
         for other in scope:
-            near[other].discard(node)
-            near[other].update(scope)
-            near[other].discard(other)
-        for other in scope:
-            spans[other] = weight[other] + sum(weight[k] for k in near[other])
+            mine = near[other]
+            mine.discard(node)
+            # By difference: a hub would otherwise be summed anew for each of its neighbours.
+            new = [k for k in scope if k != other and k not in mine]
+            mine.update(new)
+            spans[other] += sum(weight[k] for k in new) - weight[node]
             heapq.heappush(heap, (spans[other], other))
     return Order(tuple(nodes), tuple(scopes), largest, total)
 
@@ -87,7 +88,7 @@ def minimise(plan: Order, costs: Sequence[Floats], edges: Sequence[tuple[int, in
     for i, j, table in edges:
         factors[i if place[i] < place[j] else j].append(((i, j), table))
     value = 0.0
-    picks: list[npt.NDArray[np.intp]] = []
+    picks: list[npt.NDArray[np.integer]] = []
     for node, scope in zip(plan.nodes, plan.scopes):
         names = (*scope, node)
         total: Floats = costs[node]
@@ -95,8 +96,9 @@ def minimise(plan: Order, costs: Sequence[Floats], edges: Sequence[tuple[int, in
             total = total + _aligned(table, held, names)
         factors[node] = []
         total = np.broadcast_to(total, (*(costs[name].size for name in scope), costs[node].size))
-        picks.append(total.argmin(-1))
-        least = np.take_along_axis(total, picks[-1][..., None], -1)[..., 0]
+        pick = total.argmin(-1)
+        least = np.take_along_axis(total, pick[..., None], -1)[..., 0]
+        picks.append(pick.astype(np.int32))
         if scope:
             first = min(scope, key=place.__getitem__)
             factors[first].append((scope, least))

@@ -27,7 +27,7 @@ import numpy as np
 from ...errors import PlanInfeasible, near_misses
 from . import elimination, ilp
 from .messages import Messages, ascend
-from .problem import Floats, Ints, NumericError, NumericProblem
+from .problem import Evaluation, Ints, NumericError, NumericProblem
 from .reduce import Reduced, reduce
 from .repair import repair
 from .search import improve
@@ -55,7 +55,7 @@ class Progress:
 
     seconds: float
     cost: int | None
-    lower_bound: int | None
+    lower_bound: int
     doing: str
 
 
@@ -117,17 +117,18 @@ class _Run:
         self.limited = time_limit is not None
         limit = math.inf if time_limit is None else time_limit
         self.deadline = self.began + limit * (1 - SPARE) - min(1.0, 0.02 * limit) if self.limited else math.inf
-        self.bound = -math.inf
         self.cost = math.inf
         self.choice: Ints | None = None
         self.doing = "reduce"
         self.used = solver
         self.small: Reduced = reduce(problem, None if not self.limited else self.began + limit / 4)
         self.core = self.small.problem
-        if start is not None:
-            given = self.small.forward(np.asarray(start, np.int64))
-            if problem.evaluate(start).feasible:
-                self.offer(given)
+        self.bound = float(sum(int(row.min()) for row in self.core.costs))
+        self.bound += float(sum(int(edge.table.min()) for edge in self.core.edges))
+        self.given: Ints | None = None
+        if start is not None and problem.evaluate(start).feasible:
+            self.given = np.asarray(start, np.int64)
+            self.offer(self.small.forward(self.given))
 
     # -- state ------------------------------------------------------------------------------------------
 
@@ -146,11 +147,11 @@ class _Run:
     def tell(self) -> None:
         if self.progress is not None:
             cost = None if self.choice is None else int(self.cost) + self.small.offset
-            lower = None if not math.isfinite(self.bound) else _whole(self.bound) + self.small.offset
+            lower = _whole(self.bound) + self.small.offset
             self.progress(Progress(monotonic() - self.began, cost, lower, self.doing))
 
     def closed(self) -> bool:
-        return self.choice is not None and math.isfinite(self.bound) and _whole(self.bound) >= self.cost
+        return self.choice is not None and _whole(self.bound) >= self.cost
 
     def left(self) -> float:
         return self.deadline - monotonic()
@@ -168,21 +169,31 @@ class _Run:
             self.used = "reduce" if self.solver == "auto" else self.solver
         else:
             finished = getattr(self, f"by_{self.solver}")()
-        if self.choice is None:
+        if self.choice is None and self.given is None:
             said = f"in {monotonic() - self.began:.0f} s" if self.limited else "by this solver"
             raise PlanInfeasible(
                 f"no choice that is allowed and fits was found {said}",
                 help="there may be one: allow more time or memory, or try another solver",
             )
-        choice = self.small.back(self.choice)
-        value = self.whole.evaluate(choice)
-        if not value.feasible or value.cost != self.cost + self.small.offset:
-            raise NumericError("the way back from the smaller problem gave another cost; this is a bug")
-        lower = min(value.cost, _whole(self.bound) + self.small.offset) if math.isfinite(self.bound) else 0
-        optimal = math.isfinite(self.bound) and lower == value.cost
+        choice, value = self.returned()
+        lower = min(value.cost, _whole(self.bound) + self.small.offset)
+        optimal = lower == value.cost
         seconds = monotonic() - self.began
         timed_out = self.limited and not optimal and not finished
         return NumericSolution(tuple(choice.tolist()), value.cost, lower, optimal, self.used, seconds, timed_out)
+
+    def returned(self) -> tuple[Ints, Evaluation]:
+        """The choice for the whole problem: the best found, or the start where its strategies were reduced away."""
+        found = []
+        if self.choice is not None:
+            choice = self.small.back(self.choice)
+            value = self.whole.evaluate(choice)
+            if not value.feasible or value.cost != self.cost + self.small.offset:
+                raise NumericError("the way back from the smaller problem gave another cost; this is a bug")
+            found.append((choice, value))
+        if self.given is not None:
+            found.append((self.given, self.whole.evaluate(self.given)))
+        return min(found, key=lambda pair: pair[1].cost)
 
     def by_elimination(self) -> bool:
         try:
@@ -331,7 +342,6 @@ def part_solver() -> Callable[[NumericProblem, Ints, float], tuple[Ints, bool]]:
     return exact
 
 
-def _whole(bound: float | Floats) -> int:
+def _whole(bound: float) -> int:
     """The least whole cost that a bound in floats allows."""
-    value = float(bound)
-    return math.ceil(value - 1e-5 - 1e-12 * abs(value))
+    return math.ceil(bound - 1e-5 - 1e-12 * abs(bound))
