@@ -6,8 +6,11 @@ run.  Importing this imports no framework beyond NumPy, and no solver of anybody
 
 from . import numpy
 from .api import (
+    Planned,
     ShardedArray,
     asarray,
+    compare,
+    load_plan,
     log,
     ones,
     randn,
@@ -48,6 +51,7 @@ from .spec import (
 
 # Last, since importing the room of that name would bind the name to it.
 from .api.compile import propagate  # isort: skip
+from .api.plan import plan  # isort: skip
 
 __version__ = "0.1.0"
 
@@ -64,6 +68,7 @@ __all__ = [
     "OpShardingRule",
     "P",
     "PlanInfeasible",
+    "Planned",
     "Program",
     "PropagationError",
     "ReshardError",
@@ -78,11 +83,14 @@ __all__ = [
     "UnknownOpError",
     "VerifyError",
     "asarray",
+    "compare",
     "compute_global_shape",
+    "load_plan",
     "log",
     "needs_reshard",
     "numpy",
     "ones",
+    "plan",
     "propagate",
     "propagate_sharding",
     "randn",

@@ -1,4 +1,4 @@
-"""The command line: ``shardwright discover``, ``shardwright audit``.
+"""The command line: ``shardwright discover``, ``audit``, and the verbs of planning (`cli_plan`).
 
 Nothing is computed here: each command reads its options, calls one function of a room, and prints.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from . import __version__
+from .cli_plan import COMMANDS
 from .errors import ShardwrightError
 
 
@@ -30,6 +31,10 @@ class _Friendly(click.Group):
 @click.version_option(__version__, prog_name="shardwright")
 def main() -> None:
     """Automatic sharding of tensor programs: plan, prove and run them on a mesh of devices."""
+
+
+for _command in COMMANDS:
+    main.add_command(_command)
 
 
 @main.command()

@@ -26,7 +26,7 @@ from shardwright.frontends.torch.parts import PARTS  # noqa: E402
 from shardwright.rules.registry import parts  # noqa: E402
 from shardwright.spec.rule import OpShardingRule  # noqa: E402
 
-pytestmark = pytest.mark.xdist_group("aten")  # the calls take half a minute to collect
+pytestmark = pytest.mark.xdist_group("aten")  # the calls take a minute to collect
 
 
 @cache
@@ -34,7 +34,7 @@ def every_call() -> Calls:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # small tensors want none
     try:
-        return calls_of([*written_ops(), *made_ops()], each=2, drawn=2)
+        return calls_of([*written_ops(), *made_ops()], each=2, drawn=4)
     finally:
         torch.set_num_threads(threads)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -24,7 +23,7 @@ from ..run.torch import TorchArrays, TorchEngine, assemble, scatter
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
 from .compile import Lowered, Said, compile_graph
-from .specs import is_spec
+from .specs import by_pattern, is_spec
 
 
 class VirtualTorch:
@@ -67,17 +66,17 @@ def engine_for(mesh: Any, engine: Any = None) -> Any:
 # -- specs ----------------------------------------------------------------------------------------------
 
 
-class _Leaf:
+class Leaf:
     """Stands for a tensor in the tree of a result."""
 
 
 def tensors_in(tree: Any) -> list[Any]:
-    return [leaf for leaf in tree_flatten(tree)[0] if isinstance(leaf, torch.Tensor | _Leaf)]
+    return [leaf for leaf in tree_flatten(tree)[0] if isinstance(leaf, torch.Tensor | Leaf)]
 
 
 def spread(specs: Any, tree: Any, what: str) -> list[Any]:
     """One spec for each tensor of a tree; a spec in place of a container stands for all that is in it."""
-    if specs is None or is_spec(specs) or isinstance(tree, torch.Tensor | _Leaf):
+    if specs is None or is_spec(specs) or isinstance(tree, torch.Tensor | Leaf):
         return [specs] * len(tensors_in(tree))
     if isinstance(specs, Mapping):
         items = dict(tree) if isinstance(tree, Mapping) else {}
@@ -93,30 +92,7 @@ def spread(specs: Any, tree: Any, what: str) -> list[Any]:
     return [spec for part, child in zip(inner, parts) for spec in spread(part, child, what)]
 
 
-def by_pattern(specs: Mapping[str, Any], graph: Graph, mesh: DeviceMesh) -> dict[int, ShardingSpec]:
-    """Shardings for inputs by name or pattern (``*.q_proj.weight``); the first that matches counts."""
-    found: dict[int, ShardingSpec] = {}
-    names = {value: graph.values[value].name for value in graph.inputs}
-    for pattern, spec in specs.items():
-        matched = [value for value, name in names.items() if fnmatchcase(name, pattern)]
-        if not matched:
-            raise SpecError(
-                f"a sharding is given for {pattern!r}, but no input is called so",
-                rows=[("inputs", ", ".join([*names.values()][:8]) + (", ..." if len(names) > 8 else ""))],
-                help=near_misses(pattern, names.values()),
-            )
-        for value in matched:
-            if value in found or spec is None:
-                continue
-            type = graph.type(value)
-            try:
-                found[value] = ShardingSpec.of(spec, mesh, type.rank)
-            except ShardwrightError as error:
-                raise error.add("for", f"{names[value]}: {list(type.shape)}, by {pattern!r}") from None
-    return found
-
-
-def _bind(spec: Any, mesh: DeviceMesh, graph: Graph, value: int, name: str) -> ShardingSpec:
+def bind(spec: Any, mesh: DeviceMesh, graph: Graph, value: int, name: str) -> ShardingSpec:
     try:
         return ShardingSpec.of(spec, mesh, graph.type(value).rank)
     except ShardwrightError as error:
@@ -138,14 +114,14 @@ def shard_captured(
     values = by_pattern(specs or {}, graph, mesh)
     for value, spec in zip(graph.inputs, given):
         if spec is not None:
-            values[value] = _bind(spec, mesh, graph, value, graph.values[value].name)
+            values[value] = bind(spec, mesh, graph, value, graph.values[value].name)
     wanted = {}
     if out_specs is not None:
-        filled = [_Leaf() if is_tensor else None for is_tensor in captured.out_tensors]
+        filled = [Leaf() if is_tensor else None for is_tensor in captured.out_tensors]
         asked = spread(out_specs, tree_unflatten(filled, captured.out_spec), "out_specs")
         for i, spec in enumerate(asked):
             if spec is not None:
-                wanted[i] = _bind(spec, mesh, graph, graph.outputs[i], f"output {i}")
+                wanted[i] = bind(spec, mesh, graph, graph.outputs[i], f"output {i}")
     return compile_graph(graph, mesh, Said(values, wanted), auto=auto, debug=debug)
 
 

@@ -16,7 +16,7 @@ from ..spec.record import slots_of
 from .comm import sent_cost
 from .compute import ARITHMETIC, cost_class, factor_axes, local_sizes, op_time, operations
 from .machine import NO_OVERLAP, Hardware
-from .overlap import program_roles
+from .overlap import graph_roles, program_roles
 
 
 class Priced(NamedTuple):
@@ -57,13 +57,14 @@ def program_cost(program: Program, hardware: Hardware, graph: Graph | None = Non
     With the ``graph`` it was lowered from, the instructions of a local form are costed like the op they carry out.
     """
     hardware = hardware.on(program.mesh)
-    roles = program_roles(program, graph) if hardware.overlap != NO_OVERLAP else None
+    roles = _roles(program, graph) if hardware.overlap != NO_OVERLAP else None
     compute = 0
     priced = []
     for instr in program.instrs:
         if instr.is_collective:
             time = sent_cost(instr.op, instr.axes, instr.bytes, hardware)
-            role = roles[instr.results[0]] if roles else None
+            # What an op exchanges inside, it waits for.
+            role = roles[instr.results[0]] if roles and instr.node is None else None
             priced.append(Priced(instr.op, axes_text(instr.axes), instr.bytes, time, role))
         else:
             compute += instr_cost(program, instr, hardware, graph)
@@ -72,16 +73,24 @@ def program_cost(program: Program, hardware: Hardware, graph: Graph | None = Non
     return ProgramCost(compute, spent, tuple(priced), spent - shown)
 
 
+def _roles(program: Program, graph: Graph | None) -> tuple[str | None, ...]:
+    """The role of every value; with the graph that of what it is a copy of, as a solver sees it."""
+    if graph is None:
+        return program_roles(program)
+    known = graph_roles(graph)
+    return tuple(None if local.origin is None else known[local.origin] for local in program.values)
+
+
 def instr_cost(program: Program, instr: Instr, hardware: Hardware, graph: Graph | None = None) -> int:
     """Picoseconds of one local instruction."""
     record = find(instr.op)
-    if record is None and (instr.node is None or not instr.operands):
+    if record is None and (instr.cause or not instr.operands):
         return 0  # a local step of a reshard: a part of what is there is kept; or a place, which is known beforehand
     about = record
     if about is None and graph is not None and instr.node is not None:
         about = find(graph.nodes[instr.node].op)
     kind = cost_class(about)
-    inputs = instr.as_node().inputs
+    inputs = [value for value in instr.as_node().inputs if not _is_place(program, value)]
     operands, results = ([program.values[value] for value in values] for values in (inputs, instr.results))
     work = 0
     if record is not None and kind in ARITHMETIC:
@@ -92,3 +101,11 @@ def instr_cost(program: Program, instr: Instr, hardware: Hardware, graph: Graph 
     dtype = (operands or results)[0].type.dtype if operands or results else "f32"
     read, made = ([local.padded_bytes for local in locals] for locals in (operands, results))
     return op_time(kind, work, read, made, dtype, hardware)
+
+
+def _is_place(program: Program, value: int) -> bool:
+    """Whether a value only says where a device's part begins: the op that a form carries out does not read it."""
+    local = program.values[value]
+    if local.origin is not None or local.type.shape:
+        return False
+    return any(value in instr.results and not instr.operands and find(instr.op) is None for instr in program.instrs)

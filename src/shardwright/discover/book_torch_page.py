@@ -100,7 +100,8 @@ def _grouped(said: dict[str, str]) -> list[str]:
 
 def _bare(op: str) -> str:
     """Without overload and mark of writing: one name for ``add_.Tensor`` and ``add.out``."""
-    return op.split(".")[1].removesuffix("_")
+    name = op.split(".")[1]
+    return name if name.endswith("__") else name.removesuffix("_")
 
 
 def _wrapped(ops: Sequence[str]) -> list[str]:

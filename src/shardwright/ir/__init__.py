@@ -11,6 +11,7 @@ lowering makes of it: one SPMD text with explicit collectives.
 | `verify` | what a well-formed graph is |
 | `rewrite` | the walk that passes share; splitting constants |
 | `core` | ops that belong to no frontend |
+| `digest` | `program_hash`: what a program computes, as a digest |
 | `program` | `Program`, `Instr`, `Local`: the SPMD form |
 
 To extend: a pass is a function from graph to graph that uses `rewrite.Rewriter` and ends in `verify`.

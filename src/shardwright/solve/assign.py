@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..cost.comm import steps_cost
 from ..cost.machine import Hardware
 from ..cost.memory import local_bytes
 from ..cost.overlap import graph_roles
@@ -28,7 +27,7 @@ from ..spec.rule import OpShardingRule
 from ..spec.sharding import ShardingSpec
 from .numeric import NumericProblem, NumericSolution, Progress, solve
 from .numeric.problem import FORBIDDEN, Ints
-from .price import price
+from .price import price, steps_shown
 from .space import Space, Way
 
 Hubs = dict[int, tuple[ShardingSpec, ...]]
@@ -113,7 +112,7 @@ class Assigner:
         found = self._moves.get(key)
         if found is None:
             steps = reshard(source, target, type.shape, type.item_bytes, idle=False)
-            found = self._moves[key] = self.hardware.overlap.shown(role, steps_cost(steps, self.hardware))
+            found = self._moves[key] = steps_shown(steps, role, self.hardware)
         return found
 
     def matrix(self, value: int, sources: tuple[ShardingSpec, ...], targets: tuple[ShardingSpec, ...]) -> Ints:
@@ -142,7 +141,7 @@ class Assigner:
         place: dict[int, int] = {}
         for value in graph.inputs:
             place[value] = len(costs)
-            costs.append(np.zeros(len(self.inputs[value]), np.int64))
+            costs.append(self._tie_break(value))
         edges: list[tuple[int, int, Ints]] = []
         hubs: Hubs = {}
         hub_at: dict[int, int] = {}
@@ -194,6 +193,12 @@ class Assigner:
         if home is not None:
             return n, (home.closed(),) * len(self.ways[n])
         return n, tuple(way.results[r].closed() for way in self.ways[n])
+
+    def _tie_break(self, value: int) -> Ints:
+        """Cutting what is whole is free, so an input might as well lie whole: a few picoseconds say it should not."""
+        specs, type = self.inputs[value], self.graph.type(value)
+        order = sorted({local_bytes(spec, type) for spec in specs})
+        return np.array([order.index(local_bytes(spec, type)) for spec in specs], np.int64)
 
     def _finish(self, value: int, made: tuple[ShardingSpec, ...]) -> Ints:
         """An output that nobody asked for in a sharding keeps its own, but is never pending."""

@@ -1,6 +1,6 @@
 """What complete shardings will cost when they are lowered: the copies that lowering makes, in the order it makes them.
 
-Lowering is a layer above; a test holds this against the Program itself.
+Lowering is a layer above; a test holds this against the Program itself, to the picosecond.
 """
 
 from __future__ import annotations
@@ -8,17 +8,49 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..cost.comm import steps_cost
+from ..cost.comm import sent_cost
 from ..cost.compute import cost_class, local_sizes, op_time, operations
 from ..cost.machine import Hardware
 from ..cost.memory import local_bytes
 from ..cost.program import ProgramCost
-from ..ir.graph import Graph, Node
+from ..ir.graph import Graph, Node, TensorType
 from ..propagate.complete import Complete, Decision
 from ..propagate.parts import complete_parts, in_parts, parts_of
 from ..rules.registry import find
-from ..spec.reshard import reshard
-from ..spec.sharding import ShardingSpec
+from ..spec.axes import Axes
+from ..spec.reshard import Step, reshard
+from ..spec.rule import OpShardingRule
+from ..spec.sharding import ShardingSpec, sort_partial
+
+ONCE = "once"
+"""The form whose operands outside the sum become copies that count once; other readers may use those."""
+OWN_OP = (ONCE, "random", "parts")
+"""Forms that run ops of the book; the others are unknown to it, and to whoever costs them inside of parts."""
+
+
+def node_time(
+    op: str,
+    attrs: Sequence[tuple[str, object]],
+    rule: OpShardingRule | None,
+    axes: Sequence[Axes],
+    specs: Sequence[ShardingSpec],
+    types: Sequence[TensorType],
+    count: int,
+    hardware: Hardware,
+    part: bool = False,
+) -> int:
+    """Picoseconds of an op on shards; ``specs`` and ``types`` are of its ``count`` operands, then of its results."""
+    unknown = part and rule is not None and _form(rule, axes) not in (None, *OWN_OP)
+    kind = cost_class(None if unknown else find(op))
+    sizes = [local_bytes(spec, type) for spec, type in zip(specs, types)]
+    work = operations(rule, kind, local_sizes(rule, axes), dict(attrs)) if rule is not None else 0
+    dtype = types[0].dtype if types else "f32"
+    return op_time(kind, work, sizes[:count], sizes[count:], dtype, hardware)
+
+
+def steps_shown(steps: Sequence[Step], role: str | None, hardware: Hardware) -> int:
+    """What of a reshard does not hide: each step counts by itself, as its collective does in the Program."""
+    return sum(hardware.overlap.shown(role, sent_cost(step.kind, step.axes, step.bytes, hardware)) for step in steps)
 
 
 @dataclass
@@ -28,6 +60,7 @@ class _Copies:
     complete: Complete
     hardware: Hardware
     roles: Sequence[str | None] | None
+    part: bool = False
     compute: int = 0
     spent: int = 0
     shown: int = 0
@@ -49,38 +82,44 @@ class _Copies:
         node = self.graph.nodes[decision.node]
         for value, spec in zip(node.inputs, decision.operands):
             self.copy(value, spec)
+        form = _form(decision.rule, decision.axes) if decision.rule is not None else None
         if decision.rule is not None and in_parts(decision.rule, decision.axes):
             self.parts(node, decision)
         else:
-            self.compute += self.time(node, decision)
+            types = self.graph.types((*node.inputs, *node.results))
+            specs = (*decision.operands, *decision.results)
+            where = (decision.rule, decision.axes, specs, types, len(node.inputs), self.hardware, self.part)
+            self.compute += node_time(node.op, node.attrs, *where)
+        if form == ONCE:
+            self.pend(node, decision)
         for value, made, home in zip(node.results, decision.results, decision.homes):
             self.held[value] = [made.closed()]
             if not home.same_layout(made):
                 self.copy(value, home)
                 self.held[value] = [home.closed()]
 
+    def pend(self, node: Node, decision: Decision) -> None:
+        """Copies that count once cost nothing, but others may be made from them."""
+        rule = decision.rule
+        assert rule is not None
+        split = {f for f, factor in enumerate(rule.factors) if factor.form == ONCE and decision.axes[f]}
+        axes = next(given for factor, given in zip(rule.factors, decision.axes) if factor.form is not None and given)
+        for value, mapped, spec in zip(node.inputs, rule.operands, decision.operands):
+            if not any(f in dim for f in split for dim in mapped):
+                pending = sort_partial([*spec.partial, *((axis, "sum") for axis in axes)], self.complete.mesh)
+                copy = ShardingSpec.make(self.complete.mesh, spec.dims, pending)
+                if copy not in self.held[value]:
+                    self.held[value].append(copy)
+
     def parts(self, node: Node, decision: Decision) -> None:
         inner = parts_of(self.graph, node)
         assert inner is not None
         made = complete_parts(inner, self.complete.mesh, decision.operands, decision.results)
         assert isinstance(made, Complete)
-        found = price(made, self.hardware)
+        found = price_parts(made, self.hardware)
         self.compute += found.compute
         self.spent += found.communication
         self.shown += found.communication
-
-    def time(self, node: Node, decision: Decision) -> int:
-        types = self.graph.types((*node.inputs, *node.results))
-        kind = cost_class(find(node.op))
-        specs = (*decision.operands, *decision.results)
-        sizes = [local_bytes(spec, type) for spec, type in zip(specs, types)]
-        count = len(node.inputs)
-        rule = decision.rule
-        work = 0
-        if rule is not None:
-            work = operations(rule, kind, local_sizes(rule, decision.axes), dict(node.attrs))
-        dtype = types[0].dtype if types else "f32"
-        return op_time(kind, work, sizes[:count], sizes[count:], dtype, self.hardware)
 
     def copy(self, value: int, spec: ShardingSpec) -> None:
         spec = spec.closed()
@@ -93,11 +132,14 @@ class _Copies:
         type = self.graph.type(value)
         ways = [reshard(copy, spec, type.shape, type.item_bytes, idle=False) for copy in held]
         best = min(ways, key=lambda steps: sum(step.bytes for step in steps))
-        time = steps_cost(best, self.hardware)
-        self.spent += time
-        role = self.roles[value] if self.roles is not None else None
-        self.shown += self.hardware.overlap.shown(role, time)
+        self.spent += steps_shown(best, None, self.hardware)
+        self.shown += steps_shown(best, self.roles[value] if self.roles is not None else None, self.hardware)
         held.append(spec)
+
+
+def _form(rule: OpShardingRule, axes: Sequence[Axes]) -> str | None:
+    """The local form that lowering will take: of the first factor that has one and is split."""
+    return next((factor.form for factor, given in zip(rule.factors, axes) if factor.form is not None and given), None)
 
 
 def price(complete: Complete, hardware: Hardware, roles: Sequence[str | None] | None = None) -> ProgramCost:
@@ -106,3 +148,8 @@ def price(complete: Complete, hardware: Hardware, roles: Sequence[str | None] | 
     ``roles`` are those of the graph's values (`cost.overlap.graph_roles`); without them nothing hides.
     """
     return _Copies(complete, hardware.on(complete.mesh), roles).run()
+
+
+def price_parts(made: Complete, hardware: Hardware) -> ProgramCost:
+    """The same for an op in its parts: nothing hides inside of an op."""
+    return _Copies(made, hardware.on(made.mesh), None, part=True).run()

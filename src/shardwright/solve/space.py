@@ -11,22 +11,19 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from ..cost.compute import cost_class, local_sizes, op_time, operations
 from ..cost.machine import Hardware
-from ..cost.memory import local_bytes
 from ..ir.core import BARRIER, CONSTRAINT
 from ..ir.graph import Graph, Node, TensorType
 from ..propagate.book import rule_of
 from ..propagate.choices import FORM_PENDING, legal_axes
 from ..propagate.complete import Complete
 from ..propagate.parts import complete_parts, in_parts, parts_of
-from ..rules.registry import find
 from ..spec.axes import Axes, AxisRef, axes_size, merge_axes
 from ..spec.factors import FactorSharding
 from ..spec.mesh import DeviceMesh
 from ..spec.rule import OpShardingRule
 from ..spec.sharding import ShardingSpec, sort_partial
-from .price import price
+from .price import node_time, price_parts
 
 SUM = "P(sum)"
 
@@ -154,12 +151,7 @@ class Space:
         specs: Sequence[ShardingSpec],
         types: Sequence[TensorType],
     ) -> int:
-        kind = cost_class(find(node.op))
-        sizes = [local_bytes(spec, type) for spec, type in zip(specs, types)]
-        count = len(node.inputs)
-        work = operations(rule, kind, local_sizes(rule, axes), dict(node.attrs)) if rule is not None else 0
-        dtype = types[0].dtype if types else "f32"
-        return op_time(kind, work, sizes[:count], sizes[count:], dtype, self.hardware)
+        return node_time(node.op, node.attrs, rule, axes, specs, types, len(node.inputs), self.hardware)
 
     def _inside(self, node: Node, operands: tuple[ShardingSpec, ...], results: tuple[ShardingSpec, ...]) -> int | None:
         """What the op costs in its parts; None if nobody knows them."""
@@ -168,7 +160,7 @@ class Space:
             return None
         made = complete_parts(inner, self.mesh, operands, results)
         assert isinstance(made, Complete)
-        return price(made, self.hardware).total
+        return price_parts(made, self.hardware).total
 
 
 def _of_sums(states: Sequence[str]) -> bool:

@@ -11,7 +11,7 @@ from shardwright.solve.numeric.fold import fold
 from shardwright.solve.numeric.messages import Messages, ascend
 from shardwright.solve.numeric.reduce import thin, undominated
 
-CASES = 360
+CASES = 300
 
 
 def generate(seed: int) -> NumericProblem:
@@ -149,7 +149,7 @@ def test_messages_and_search_never_lie() -> None:
 
 def test_reductions_keep_the_optimum_and_know_the_way_back() -> None:
     smaller = 0
-    for seed in range(3000, 3150):
+    for seed in range(3000, 3100):
         problem = generate(seed)
         expected = brute(problem)
         try:
@@ -168,14 +168,14 @@ def test_reductions_keep_the_optimum_and_know_the_way_back() -> None:
         if inner is None:
             continue
         assert inner + small.offset == expected
-        for choice in every(small.problem)[:400]:
+        for choice in every(small.problem)[:200]:
             value = small.problem.evaluate(choice)
             if value.feasible:
                 whole = problem.evaluate(small.back(choice))
                 assert whole.feasible
                 assert whole.cost == value.cost + small.offset
         smaller += small.problem.nodes < problem.nodes
-    assert smaller > 50
+    assert smaller > 30
 
 
 @pytest.mark.parametrize("name", ["thin", "fold", "undominated"])
@@ -205,7 +205,7 @@ def test_each_pass_alone_keeps_the_optimum(name: str) -> None:
 def test_reduced_costs_are_bounds_on_what_uses_them() -> None:
     """No choice with a strategy, or a pair, costs less than the bound plus what message passing says of it."""
     checked = 0
-    for seed in range(7000, 7100):
+    for seed in range(7000, 7070):
         try:
             problem = fold(generate(seed)).problem
         except PlanInfeasible:
@@ -217,7 +217,7 @@ def test_reduced_costs_are_bounds_on_what_uses_them() -> None:
         ascend(messages, np.inf, steps=10)
         total, pairs = messages.reduced()
         tables = dict(pairs)
-        for choice in every(problem)[::3]:
+        for choice in every(problem)[::5]:
             value = problem.evaluate(choice)
             if not value.feasible:
                 continue

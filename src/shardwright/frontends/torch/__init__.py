@@ -33,7 +33,8 @@ an optimizer is a formula in `optimizers`; an op that devices take apart differe
 Not yet: complex numbers as plain arguments; sparse tensors; data-dependent shapes.
 """
 
-from .capture import Captured, capture, capture_step, program_hash
+from ...ir.digest import program_hash
+from .capture import Captured, capture, capture_step
 from .constraint import constrain
 from .dtypes import dtype_name, tensor_type, torch_dtype
 from .evaluate import Prepared, evaluate, prepare, run_graph

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,8 +9,8 @@ from typing import Any
 import torch
 
 from ...errors import TraceError
+from ...ir.digest import program_hash
 from ...ir.graph import Graph, TensorType
-from ...ir.text import node_text
 from .aliasing import Record
 from .dispatch import Interrupted, RecordingMode
 from .dtypes import tensor_type
@@ -114,23 +113,6 @@ class Captured:
     @property
     def hash(self) -> str:
         return program_hash(self.graph)
-
-
-def program_hash(graph: Graph) -> str:
-    """A digest of what a program computes: neither its name, nor its source lines, nor any version or device."""
-
-    def name(value: int) -> str:
-        return f"%{value}"
-
-    def type_text(value: int) -> str:
-        return str(graph.type(value))
-
-    digest = hashlib.sha256()
-    inputs = [f"{graph.values[value].name}: {graph.type(value)}" for value in graph.inputs]
-    lines = [*inputs, *(node_text(node, name, type_text, sources=False) for node in graph.nodes)]
-    for line in (*lines, str(graph.outputs), str(graph.updates)):
-        digest.update(line.encode() + b"\n")
-    return digest.hexdigest()
 
 
 def capture(fn: Callable[..., Any] | Any, *args: Any, **kwargs: Any) -> Captured:

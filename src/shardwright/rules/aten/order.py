@@ -19,7 +19,7 @@ def _axis(attrs: Attributes, rank: int) -> Attributes:
     return {"axis": dim(attrs, rank) if rank else 0}
 
 
-same("aten.cumsum", base="cumsum", to=_axis)
+same("aten.cumsum", base="cumsum", to=_axis, beyond="what holds of zeros, as in a sample's gradient")
 same("aten.cumprod", base="cumprod", to=_axis)
 
 

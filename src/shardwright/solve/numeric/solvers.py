@@ -43,6 +43,8 @@ POLISH = 8
 """The same, after HiGHS found a choice that is the best within its tolerances."""
 STEPS = 40
 """Sweeps before a first look at how large the program is."""
+THRIFT = 5
+"""How often bytes are made ten times dearer to find some choice that fits."""
 MUCH = 10.0
 """Seconds that a last attempt at a proof is worth beginning with."""
 SPARE = 0.03
@@ -86,6 +88,9 @@ def solve(
     start: Sequence[int] | Ints | None = None,
 ) -> NumericSolution:
     """The best choice that a solver finds.  Raises `PlanInfeasible` if there is none, or none was found in time.
+
+    Without a time limit `elimination`, `ilp` and `auto` go on until they have a proof, which may take very long;
+    `messages` and `search` end when they stop getting anywhere.
 
     >>> problem = NumericProblem.build([[3, 0], [0, 2]], [(0, 1, [[0, 5], [5, 0]])])
     >>> solution = solve(problem)
@@ -287,11 +292,25 @@ class _Run:
 
     def mend(self) -> None:
         """Find some choice that fits, if passing messages found none."""
-        if self.choice is None:
-            self.doing = "repair"
-            found = repair(self.core, Messages(self.core).round(tight=True), part_solver(), self.share(0.8))
-            if found is not None:
-                self.offer(found)
+        if self.choice is not None:
+            return
+        self.doing = "repair"
+        messages = Messages(self.core)
+        choice = messages.round(tight=True)
+        for power in range(THRIFT):
+            # Bytes dearer and dearer at all moments alike, until cost hardly counts.
+            self.offer(choice)
+            if self.choice is not None or self.left() < 0:
+                return
+            total = float(self.core.held(choice).astype(np.float64).sum())
+            price = 10.0**power * max(1, abs(self.core.evaluate(choice).cost)) / max(1.0, total)
+            messages.set_prices(np.full(self.core.limits.size, price))
+            for _ in range(6):
+                messages.sweep()
+            choice = messages.round(tight=True)
+        found = repair(self.core, choice, part_solver(), self.share(0.8))
+        if found is not None:
+            self.offer(found)
 
     def searched(self, part: float, barren: int | None = None) -> bool:
         self.doing = "search"
@@ -337,7 +356,8 @@ def part_solver() -> Callable[[NumericProblem, Ints, float], tuple[Ints, bool]]:
             value = core.evaluate(found.choice)
             if value.feasible:
                 offer(found.choice, value.cost)
-        return best, found.finished
+        # What tolerances may have blurred is a good choice, but no proof.
+        return best, found.finished and found.precision < 0.5
 
     return exact
 

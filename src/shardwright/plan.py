@@ -1,0 +1,194 @@
+"""`Plan`: what a planner decided, as data: how every tensor lies, which copies are kept, what it costs, how good it is.
+
+A plan belongs to one program (by its hash) and one mesh.  It travels as JSON, with a schema version, and needs no
+solver to be run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from .errors import GraphError
+from .ir.json import strict_loads, take
+from .spec.mesh import DeviceMesh
+from .spec.sharding import ShardingSpec
+
+FORMAT = "shardwright.plan"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    """One node: the axes of its factors, and the shardings it needs, leaves, and keeps its results in."""
+
+    axes: tuple[str, ...]
+    operands: tuple[str, ...]
+    results: tuple[str, ...]
+    homes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCost:
+    """Picoseconds of a step on one device."""
+
+    compute: int
+    communication: int
+    hidden: int = 0
+    """Communication that is taken to hide behind compute."""
+    exposed: int = 0
+    """Communication that shows when the plan's schedule is simulated."""
+
+    @property
+    def objective(self) -> int:
+        """What plans are chosen by."""
+        return self.compute + self.communication - self.hidden
+
+    @property
+    def total(self) -> int:
+        return self.compute + self.communication
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A plan.  Shardings are in their text form, which needs no mesh to read."""
+
+    program: str
+    """Hash of the program that it is for."""
+    name: str
+    mesh: str
+    hardware: str
+    inputs: Mapping[str, str]
+    """Every input of the program by name: parameters, arguments, state."""
+    nodes: tuple[NodePlan, ...]
+    outputs: tuple[str, ...]
+    hubs: Mapping[int, str] = field(default_factory=dict)
+    """Copies that are made before any other copy of a value."""
+    cost: PlanCost = field(default_factory=lambda: PlanCost(0, 0))
+    memory: int = 0
+    """Peak bytes of a device."""
+    lower_bound: int = 0
+    """No plan within the planner's ways has a lower objective."""
+    solver: str = ""
+    timed_out: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def gap(self) -> float:
+        """How far above the best plan this one may be, as a part of its objective."""
+        return max(0.0, (self.cost.objective - self.lower_bound) / max(self.cost.objective, 1))
+
+    # -- JSON -------------------------------------------------------------------------------------------
+
+    def to_json(self) -> str:
+        """The same text on every run: keys in order, each sharding written once."""
+        texts: dict[str, int] = {}
+
+        def number(text: str) -> int:
+            return texts.setdefault(text, len(texts))
+
+        nodes = [[[number(t) for t in part] for part in (n.axes, n.operands, n.results, n.homes)] for n in self.nodes]
+        record = {
+            "format": FORMAT, "version": VERSION, "program": self.program, "name": self.name, "mesh": self.mesh,
+            "hardware": self.hardware, "inputs": {name: number(text) for name, text in self.inputs.items()},
+            "nodes": nodes, "outputs": [number(text) for text in self.outputs],
+            "hubs": {str(value): number(text) for value, text in sorted(self.hubs.items())},
+            "cost": {f.name: getattr(self.cost, f.name) for f in fields(PlanCost)},
+            "memory": self.memory, "lower_bound": self.lower_bound, "solver": self.solver,
+            "timed_out": self.timed_out, "notes": list(self.notes), "texts": [],
+        }  # fmt: skip
+        record["texts"] = list(texts)
+        return json.dumps(record, allow_nan=False, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """Read strictly: another version, unknown fields, NaN or duplicate keys are refused."""
+        needed: dict[str, Any] = {
+            "format": str, "version": int, "program": str, "name": str, "mesh": str, "hardware": str, "inputs": dict,
+            "nodes": list, "outputs": list, "hubs": dict, "cost": dict, "memory": int, "lower_bound": int,
+            "solver": str, "timed_out": bool, "notes": list, "texts": list,
+        }  # fmt: skip
+        record = strict_loads(text)
+        if isinstance(record, dict) and (record.get("format"), record.get("version")) != (FORMAT, VERSION):
+            raise GraphError(
+                f"not a plan of this version: {record.get('format')!r} {record.get('version')!r}",
+                help=f"{FORMAT} {VERSION} is what this version reads; plan again",
+            )
+        record = take(record, "plan", needed)
+        cost = take(record["cost"], "cost", {f.name: int for f in fields(PlanCost)})
+        texts = record["texts"]
+        if not all(isinstance(item, str) for item in (*texts, *record["notes"])):
+            raise GraphError("texts and notes of a plan are strings")
+
+        def said(number: Any) -> str:
+            if type(number) is not int or not 0 <= number < len(texts):
+                raise GraphError(f"the plan refers to text {number!r}, but has {len(texts)}")
+            return str(texts[number])
+
+        nodes = []
+        for entry in record["nodes"]:
+            if not isinstance(entry, list) or len(entry) != 4 or not all(isinstance(part, list) for part in entry):
+                raise GraphError("a node of the plan is not four lists")
+            nodes.append(NodePlan(*(tuple(map(said, part)) for part in entry)))
+        plan = cls(
+            record["program"], record["name"], record["mesh"], record["hardware"],
+            {name: said(number) for name, number in record["inputs"].items()}, tuple(nodes),
+            tuple(map(said, record["outputs"])),
+            {_whole(value): said(number) for value, number in record["hubs"].items()}, PlanCost(**cost),
+            record["memory"], record["lower_bound"], record["solver"], record["timed_out"], tuple(record["notes"]),
+        )  # fmt: skip
+        mesh = DeviceMesh(plan.mesh)
+        for spec in (*plan.inputs.values(), *plan.outputs):
+            ShardingSpec.of(spec, mesh, spec.count(",") + 1 if spec.split("//")[0].strip() != "[]" else 0)
+        return plan
+
+    # -- comparing --------------------------------------------------------------------------------------
+
+    def diff(self, other: Plan) -> list[str]:
+        """What differs: inputs that lie otherwise, and costs; a line each."""
+        lines = []
+        if self.program != other.program:
+            lines.append("they are for different programs")
+        for name in dict.fromkeys([*self.inputs, *other.inputs]):
+            here, there = self.inputs.get(name, "absent"), other.inputs.get(name, "absent")
+            if here != there:
+                lines.append(f"{name}: {here} -> {there}")
+        moved = sum(a != b for a, b in zip(self.nodes, other.nodes)) + abs(len(self.nodes) - len(other.nodes))
+        if moved:
+            lines.append(f"{moved} of {len(self.nodes)} ops are split otherwise")
+        if self.cost.objective != other.cost.objective:
+            lines.append(f"objective: {milliseconds(self.cost.objective)} -> {milliseconds(other.cost.objective)}")
+        if self.memory != other.memory:
+            lines.append(f"memory: {gibibytes(self.memory)} -> {gibibytes(other.memory)}")
+        return lines
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal():
+        raise GraphError(f"{text!r} is no value")
+    return int(text)
+
+
+def milliseconds(picoseconds: int) -> str:
+    return f"{picoseconds / 1e9:.3f} ms"
+
+
+def gibibytes(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB"
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Columns side by side; the first is a name, the others are figures.
+
+    >>> print(table([["plan", "ms"], ["dp", "1.5"]]))
+    plan   ms
+    dp    1.5
+    """
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)

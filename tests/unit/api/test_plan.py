@@ -1,0 +1,183 @@
+"""Plans: found, priced from their Programs, proven, run, written and read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import shardwright as sw
+from shardwright.api.recipes import RECIPES
+from shardwright.cli import main
+from shardwright.cost import hardware_of, memory_profile, program_cost
+from shardwright.errors import GraphError, PlanInfeasible, ShardwrightError
+from shardwright.plan import Plan
+from shardwright.verify import check_identity, check_structure
+
+
+def mlp(x, w1, w2):
+    return np.maximum(x @ w1, 0) @ w2
+
+
+def shapes(batch, width, inner, dtype=np.float32):
+    return [sw.ShapeDtype(shape, dtype) for shape in ((batch, width), (width, inner), (inner, width))]
+
+
+CASES = {
+    "large batch": (shapes(65536, 512, 512), "d=8"),
+    "wide layers": (shapes(16, 16384, 65536), "d=8"),
+    "two axes": (shapes(4096, 4096, 16384), "dp=2, tp=4"),
+    "heads": (shapes(48, 96, 48 * 4), "a=4, b=8"),
+    "batch 6": (shapes(6, 50257, 12), "a=2, b=3"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_reported_is_what_the_program_says(case):
+    args, mesh = CASES[case]
+    made = sw.plan(mlp, *args, mesh=mesh)
+    graph = made.complete.graph
+    priced = program_cost(made.program, made.hardware, graph)
+    assert (made.cost.compute, made.cost.communication) == (priced.compute, priced.communication)
+    assert made.cost.objective == priced.objective
+    assert made.memory == memory_profile(made.program).peak
+    assert made.lower_bound <= made.cost.objective
+    assert 0 <= made.gap < 1
+    check_structure(made.program)
+    if case in ("heads", "batch 6"):  # the numbers of the others fill gigabytes
+        check_identity(graph, made.program, rounds=1)
+
+
+def test_large_batches_are_split_by_batch_and_wide_layers_by_width():
+    batch = sw.plan(mlp, *CASES["large batch"][0], mesh="d=8")
+    assert batch.specs["x"] == "[d, _]"
+    assert batch.collectives == []
+    wide = sw.plan(mlp, *CASES["wide layers"][0], mesh="d=8")
+    assert (wide.specs["w1"], wide.specs["w2"]) == ("[_, d]", "[d, _]")
+    assert [c.kind for c in wide.collectives] == ["all_reduce"]
+
+
+@pytest.mark.parametrize("case", ["two axes", "batch 6"])
+def test_never_worse_than_a_recipe(case):
+    args, mesh = CASES[case]
+    made = sw.plan(mlp, *args, mesh=mesh)
+    for name in RECIPES:
+        assert made.cost.objective <= sw.plan(mlp, *args, mesh=mesh, recipe=name).cost.objective
+
+
+def test_a_plan_runs():
+    args = [np.random.default_rng(i).standard_normal(a.shape) for i, a in enumerate(shapes(16, 32, 64))]
+    made = sw.plan(mlp, *args, mesh="dp=2, tp=4", constraints={"w1": "[_, tp]", "w2": "[tp, _]"})
+    np.testing.assert_allclose(made(*args), mlp(*args))
+    assert made.specs["w1"] == "[_, tp]"
+
+
+def test_memory_is_a_limit():
+    args = shapes(64, 4096, 16384)
+    free = sw.plan(mlp, *args, mesh="d=8", recipe="replicated")
+    tight = sw.plan(mlp, *args, mesh="d=8", memory=free.memory // 4)
+    assert tight.memory <= free.memory // 4
+    with pytest.raises(PlanInfeasible):
+        sw.plan(mlp, *args, mesh="d=8", memory=1000)
+    with pytest.raises(PlanInfeasible, match="the plan needs"):
+        sw.plan(mlp, *args, mesh="d=8", memory=free.memory // 4, recipe="replicated")
+
+
+# -- as data --------------------------------------------------------------------------------------------
+
+
+def test_json_there_and_back():
+    args, mesh = CASES["two axes"]
+    made = sw.plan(mlp, *args, mesh=mesh)
+    again = Plan.from_json(made.to_json())
+    assert again == made.plan
+    assert again.to_json() == made.to_json()
+    loaded = sw.load_plan(made.to_json(), mlp, *args)
+    assert str(loaded.program) == str(made.program)
+    assert made.diff(loaded) == []
+    other = sw.plan(mlp, *args, mesh=mesh, recipe="dp")
+    assert any("objective" in line for line in made.diff(other))
+
+
+def test_json_is_read_strictly():
+    args, mesh = CASES["two axes"]
+    text = sw.plan(mlp, *args, mesh=mesh).to_json()
+    record = json.loads(text)
+    for wrong, words in (
+        (text.replace('"version": 1', '"version": 2'), "not a plan of this version"),
+        (json.dumps({**record, "extra": 1}), "unknown field 'extra'"),
+        (json.dumps({**record, "memory": float("nan")}), "NaN is not JSON"),
+        (json.dumps({**record, "outputs": [999]}), "refers to text 999"),
+        (text[:-1] + ', "memory": 1}', "stands twice"),
+        ("[]", "not an object"),
+    ):
+        with pytest.raises(GraphError, match=words):
+            Plan.from_json(wrong)
+    with pytest.raises(GraphError, match="another program"):
+        sw.load_plan(text, lambda x, w1, w2: x @ w1 @ w2, *args)
+
+
+def test_explain_trace_and_compare():
+    args, mesh = CASES["large batch"]
+    made = sw.plan(mlp, *args, mesh=mesh)
+    text = made.explain("x")
+    assert "[d, _] (chosen)" in text
+    assert "+0.000 ms" in text
+    with pytest.raises(GraphError, match="did you mean 'w1'"):
+        made.explain("w11")
+    assert "test_plan.py" in made.trace()
+    assert "matmul" in made.trace()
+    lines = (
+        sw.compare(mlp, *args, mesh=mesh, memory=2**20).splitlines()
+        if False
+        else sw.compare(mlp, *args, mesh=mesh).splitlines()
+    )
+    assert lines[0].split()[:2] == ["plan", "objective"]
+    assert {"dp", "zero3", "replicated"} <= {line.split()[0] for line in lines[1:]}
+
+
+# -- the command line -----------------------------------------------------------------------------------
+
+PROGRAM = """
+import numpy as np
+import shardwright as sw
+
+def mlp(x, w1, w2):
+    return np.maximum(x @ w1, 0) @ w2
+
+def program():
+    return mlp, [sw.ShapeDtype(shape, np.float32) for shape in ((4096, 512), (512, 512), (512, 512))]
+"""
+
+
+def test_commands(tmp_path: Path):
+    (tmp_path / "prog.py").write_text(PROGRAM)
+    where, out = f"{tmp_path / 'prog.py'}:program", tmp_path / "plan.json"
+    run = CliRunner()
+    done = run.invoke(main, ["plan", where, "--mesh", "d=8", "--json", str(out), "--trace"])
+    assert done.exit_code == 0, done.output
+    assert "a step" in done.output
+    assert Plan.from_json(out.read_text()).mesh == "d=8"
+    assert "zero3" in run.invoke(main, ["compare", where, "--mesh", "d=8"]).output
+    assert "(chosen)" in run.invoke(main, ["explain", where, "x", "--mesh", "d=8"]).output
+    for wrong, words in (
+        (["plan", "nowhere.py:f", "--mesh", "d=8"], "there is no file"),
+        (["plan", where.replace("program", "progrm"), "--mesh", "d=8"], "has no function"),
+        (["plan", where, "--mesh", "d=8", "--memory", "many"], "no amount of memory"),
+    ):
+        failed = run.invoke(main, wrong)
+        assert failed.exit_code == 1
+        assert words in failed.output
+
+
+def test_hardware_from_a_file(tmp_path: Path):
+    from shardwright.cost import write_hardware
+
+    write_hardware(hardware_of("a100"), tmp_path / "mine.toml")
+    made = sw.plan(mlp, *CASES["two axes"][0], mesh="dp=2, tp=4", hardware=str(tmp_path / "mine.toml"))
+    assert made.cost.objective > sw.plan(mlp, *CASES["two axes"][0], mesh="dp=2, tp=4").cost.objective
+    with pytest.raises(ShardwrightError):
+        sw.plan(mlp, *CASES["two axes"][0], mesh="dp=2, tp=4", hardware="h1000")
