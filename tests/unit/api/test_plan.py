@@ -181,3 +181,37 @@ def test_hardware_from_a_file(tmp_path: Path):
     assert made.cost.objective > sw.plan(mlp, *CASES["two axes"][0], mesh="dp=2, tp=4").cost.objective
     with pytest.raises(ShardwrightError):
         sw.plan(mlp, *CASES["two axes"][0], mesh="dp=2, tp=4", hardware="h1000")
+
+
+# -- training steps of PyTorch --------------------------------------------------------------------------
+
+
+def test_a_training_step_is_planned_and_runs():
+    torch = pytest.importorskip("torch")
+    import copy
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 16)).double()
+    eager, x = copy.deepcopy(model), torch.randn(8, 16, dtype=torch.float64)
+    ours, theirs = (torch.optim.AdamW(m.parameters(), eps=1e-3) for m in (model, eager))
+    made = sw.plan(
+        model, x, mesh="dp=2, tp=2", optimizer=ours, loss=lambda out: out.square().mean(), hardware="virtual"
+    )
+    check_structure(made.program)
+    check_identity(made.complete.graph, made.program)
+    for name in RECIPES:
+        other = sw.plan(
+            model, x, mesh="dp=2, tp=2", optimizer=ours, loss=lambda out: out.square().mean(), hardware="virtual",
+            recipe=name,
+        )  # fmt: skip
+        assert made.cost.objective <= other.cost.objective
+    for _ in range(2):
+        loss = eager(x).square().mean()
+        loss.backward()
+        theirs.step()
+        theirs.zero_grad()
+        torch.testing.assert_close(made(x), loss.detach())
+    for left, right in zip(model.parameters(), eager.parameters()):
+        torch.testing.assert_close(left, right)
+    again = sw.load_plan(made.to_json(), model, x, optimizer=ours, loss=lambda out: out.square().mean())
+    assert (again.collectives, again.specs) == (made.collectives, made.specs)
