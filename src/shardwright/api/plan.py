@@ -33,6 +33,8 @@ from .compile import Said, bind_specs, compile_graph, read_constraints
 from .recipes import RECIPES, recipe_specs
 from .shard_map import in_specs_by_position, spread, uses_torch
 
+DEFAULT_SECONDS = 120.0
+"""Time for the solver where the user gives none: hard problems take any time for a proof."""
 TRIES = 4
 """How often the limit given to the solver is lowered, where its estimate of memory was too low."""
 
@@ -305,7 +307,7 @@ class _Problem:
         limit = memory
         for _ in range(TRIES):
             assigner = Assigner(self.graph, self.mesh, self.hardware, self.given, self.out_specs, limit)
-            found = assigner.solve(solver, time_limit)
+            found = assigner.solve(solver, DEFAULT_SECONDS if time_limit is None else time_limit)
             made = self.candidate("plan", found.complete)
             if made.fits(memory):
                 break
