@@ -20,7 +20,7 @@ layers: $(VENV)/.ready
 	$(BIN)/lint-imports --no-cache
 
 unit: $(VENV)/.ready
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Shardwright needs Python 3.11 or newer"'

@@ -1,15 +1,27 @@
 """From a graph to the numeric problem and back: which way each node goes, how inputs lie, which copies are kept.
 
-Variables are nodes (their ways), inputs (their shardings) and *hubs*.  A value with several readers has a hub: the
-sharding in which a copy of it is made once for all of them.  A reader pays the way from the hub to what it needs, the
-producer the way from what it leaves to the hub.  Lowering makes the hub's copy first and every other copy from
-whichever is nearest, so the Program never costs more than the numeric problem says.
+Variables are nodes (their ways), inputs (their shardings) and *hubs*.  A value that several variables want has a hub:
+the sharding in which a copy of it is made before all others.  Prices of moves are those of `routes`.
+
+Two problems are made of these variables.  In both the producer pays from what it leaves to the hub, and readers from
+the hub to what they need.
+
+- The **bound**: prices are closed under the triangle inequality, and of k readers each pays a (k-1)-th.  No Program
+  costs less.  Its copies of a value form a tree that grows from what the producer left.  Take as hub the first copy in
+  it that is wanted or from which two others are made.  The way there costs at least the producer's price.  Every move
+  beyond serves k-1 readers at most, so all readers' ways together cost at most k-1 times the moves beyond.
+- The **plan**: readers pay all.  The Program costs no more, for lowering makes each copy from whichever is nearest.
+
+What the bound's solution says about nodes and inputs is mostly the best plan itself: with the best hub for each value
+(`Routes.best`) it then costs what the bound says, and nothing is left to do.  Else the plan is solved for too, and
+single changes that pay are made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 
 import numpy as np
 
@@ -22,16 +34,18 @@ from ..ir.graph import Graph
 from ..propagate.book import rule_of
 from ..propagate.complete import Complete, Decision
 from ..spec.mesh import DeviceMesh
-from ..spec.reshard import reshard
 from ..spec.rule import OpShardingRule
 from ..spec.sharding import ShardingSpec
-from .numeric import NumericProblem, NumericSolution, Progress, solve
+from .demand import Demand, Demands, finished
+from .numeric import NumericProblem, Progress, solve
 from .numeric.problem import FORBIDDEN, Ints
-from .price import price, steps_shown
+from .price import price
+from .routes import RouteBook, Routes
 from .space import Space, Way
 
-Hubs = dict[int, tuple[ShardingSpec, ...]]
-"""The shardings that a value's hub may have."""
+Specs = tuple[ShardingSpec, ...]
+POLISH = 4_000
+"""The most ways in a graph of which single changes are tried."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +56,7 @@ class Assignment:
     cost: ProgramCost
     """As the lowered Program will have it."""
     lower_bound: int
-    """No choice of ways and copies costs less."""
+    """No choice of ways, of shardings of inputs and of a hub for each value costs less."""
     solver: str
     timed_out: bool
     seconds: float
@@ -66,147 +80,180 @@ class Assigner:
     uneven: bool = False
 
     def __post_init__(self) -> None:
+        graph = self.graph
         self.hardware = self.hardware.on(self.mesh)
-        self.roles = graph_roles(self.graph)
-        self.space = Space(self.graph, self.mesh, self.hardware, self.uneven)
-        self.ways = [self._ways(n) for n in range(len(self.graph.nodes))]
-        self._moves: dict[object, int] = {}
-        self._matrices: dict[object, Ints] = {}
-        self.updates = {output: self.graph.inputs[i] for i, output in self.graph.updates}
-        self.readers = self._readers()
-        self.inputs = {value: self._input_specs(value) for value in self.graph.inputs}
+        self.roles = graph_roles(graph)
+        self.space = Space(graph, self.mesh, self.hardware, self.uneven)
+        self.ways = [self._ways(n) for n in range(len(graph.nodes))]
+        self.book = RouteBook(self.mesh, self.hardware)
+        self.updates = {output: graph.inputs[i] for i, output in graph.updates}
+        self._needs: dict[tuple[int, int], Specs] = {}
+        self._leaves: dict[tuple[int, int], Specs] = {}
+        self._alike: dict[Specs, Specs] = {}
+        self._routes: dict[int, Routes] = {}
+        self.readers: dict[int, list[tuple[int, int]]] = {value.id: [] for value in graph.values}
+        """For every value the nodes that read it, and at which place."""
+        for n, node in enumerate(graph.nodes):
+            for place, value in enumerate(node.inputs):
+                self.readers[value].append((n, place))
+        self.inputs = {value: self._input_specs(value) for value in graph.inputs}
+        self.place = {value: len(graph.nodes) + i for i, value in enumerate(graph.inputs)}
+        """The variable of every input."""
+        self._tables: dict[object, tuple[Ints, ...]] = {}
+        self.demands = Demands(self)
 
     def _ways(self, n: int) -> tuple[Way, ...]:
         node = self.graph.nodes[n]
+        if not self.given:
+            return self.space.ways(n)
         pinned = self.given.get(node.results[0]) if node.results else None
         found = self.space.ways(n, pinned)
         fixed = [(r, self.given[value].closed()) for r, value in enumerate(node.results) if value in self.given]
         kept = tuple(way for way in found if all(way.results[r].same_layout(spec) for r, spec in fixed))
-        return kept or found  # what no way leaves is made by a reshard right after
+        return found if not fixed or not kept else kept  # what no way leaves is made by a reshard right after
 
-    def _readers(self) -> dict[int, list[tuple[int, int]]]:
-        """For every value the nodes that read it, and at which place."""
-        found: dict[int, list[tuple[int, int]]] = {value.id: [] for value in self.graph.values}
-        for n, node in enumerate(self.graph.nodes):
-            for place, value in enumerate(node.inputs):
-                found[value].append((n, place))
-        return found
+    def alike(self, specs: Specs) -> Specs:
+        """The one object for all equal lists."""
+        return self._alike.setdefault(specs, specs)
 
-    def _input_specs(self, value: int) -> tuple[ShardingSpec, ...]:
-        if value in self.given:
-            return (self.given[value].closed(),)
-        rank = self.graph.type(value).rank
-        found = {ShardingSpec.replicate(self.mesh, rank): None}
-        for n, place in self.readers[value]:
-            for way in self.ways[n]:
-                found[way.operands[place].closed()] = None
-        return tuple(spec for spec in found if not spec.partial)
+    def needs(self, n: int, place: int) -> Specs:
+        """What each way of a node needs of an operand."""
+        key = (id(self.ways[n]), place)
+        if key not in self._needs:
+            self._needs[key] = self.alike(tuple(way.operands[place].closed() for way in self.ways[n]))
+        return self._needs[key]
 
-    # -- prices of moves ----------------------------------------------------------------------------------
-
-    def move(self, value: int, source: ShardingSpec, target: ShardingSpec) -> int:
-        if source == target:
-            return 0
-        type, role = self.graph.type(value), self.roles[value]
-        key = (type, role, source, target)
-        found = self._moves.get(key)
-        if found is None:
-            steps = reshard(source, target, type.shape, type.item_bytes, idle=False)
-            found = self._moves[key] = steps_shown(steps, role, self.hardware)
-        return found
-
-    def matrix(self, value: int, sources: tuple[ShardingSpec, ...], targets: tuple[ShardingSpec, ...]) -> Ints:
-        """Prices from each of these shardings of a value to each of those."""
-        key = (self.graph.type(value), self.roles[value], sources, targets)
-        found = self._matrices.get(key)
-        if found is None:
-            distinct_from, distinct_to = list(dict.fromkeys(sources)), list(dict.fromkeys(targets))
-            small = np.array([[self.move(value, a, b) for b in distinct_to] for a in distinct_from], np.int64)
-            rows, columns = ({spec: i for i, spec in enumerate(side)} for side in (distinct_from, distinct_to))
-            found = small[np.ix_([rows[s] for s in sources], [columns[t] for t in targets])]
-            self._matrices[key] = found
-        return found
-
-    # -- the numeric problem ------------------------------------------------------------------------------
-
-    def problem(
-        self, share: bool = False
-    ) -> tuple[NumericProblem, dict[int, int], dict[int, tuple[ShardingSpec, ...]]]:
-        """The problem, the variable of every input and hub, and the hubs' shardings.
-
-        With ``share`` there are no hubs and each of k readers pays a k-th: a problem whose optimum lies below.
-        """
-        graph = self.graph
-        costs: list[Ints] = [np.array([way.time for way in ways], np.int64) for ways in self.ways]
-        place: dict[int, int] = {}
-        for value in graph.inputs:
-            place[value] = len(costs)
-            costs.append(self._tie_break(value))
-        edges: list[tuple[int, int, Ints]] = []
-        hubs: Hubs = {}
-        hub_at: dict[int, int] = {}
-        outputs: dict[int, list[int]] = {}
-        for i, value in enumerate(graph.outputs):
-            outputs.setdefault(value, []).append(i)
-        for v in range(len(graph.values)):
-            made_at, made = self._made(v, place)
-            demands = [(n, tuple(way.operands[at].closed() for way in self.ways[n])) for n, at in self.readers[v]]
-            for i in outputs.get(v, ()):
-                if i in self.updates:
-                    state = self.updates[i]
-                    demands.append((place[state], self.inputs[state]))
-                elif i in self.out_specs:
-                    demands.append((-1, (self.out_specs[i].closed(),)))
-                else:
-                    costs[made_at] = costs[made_at] + self._finish(v, made)
-            if not demands:
-                continue
-            if len(demands) == 1 or share:
-                for at, specs in demands:
-                    table = self.matrix(v, made, specs) // len(demands) if share else self.matrix(v, made, specs)
-                    if at < 0:
-                        costs[made_at] = costs[made_at] + table[:, 0]
-                    else:
-                        edges.append((made_at, at, table))
-                continue
-            domain = tuple(dict.fromkeys([*made, *(spec for _, specs in demands for spec in specs)]))
-            hubs[v], hub_at[v] = domain, len(costs)
-            costs.append(np.zeros(len(domain), np.int64))
-            edges.append((made_at, hub_at[v], self.matrix(v, made, domain)))
-            for at, specs in demands:
-                table = self.matrix(v, domain, specs)
-                if at < 0:
-                    costs[hub_at[v]] = costs[hub_at[v]] + table[:, 0]
-                else:
-                    edges.append((hub_at[v], at, table))
-        usages, limits = self._usages(place, hub_at, hubs) if self.memory is not None and not share else ([], [])
-        made_problem = NumericProblem.build(costs, edges, usages, limits, graph.name)
-        return made_problem, {**place, **{-1 - v: at for v, at in hub_at.items()}}, hubs
-
-    def _made(self, value: int, place: Mapping[int, int]) -> tuple[int, tuple[ShardingSpec, ...]]:
-        """The variable that decides how a value lies when it is made, and how, for each of its choices."""
+    def leaves(self, value: int) -> Specs:
+        """How a value lies once it is made, for each choice of the variable that decides it."""
         producer = self.graph.values[value].producer
         if producer is None:
-            return place[value], self.inputs[value]
+            return self.inputs[value]
         n, r = producer
         home = self.given.get(value)
         if home is not None:
-            return n, (home.closed(),) * len(self.ways[n])
-        return n, tuple(way.results[r].closed() for way in self.ways[n])
+            return self.alike((home.closed(),) * len(self.ways[n]))
+        key = (id(self.ways[n]), r)
+        if key not in self._leaves:
+            self._leaves[key] = self.alike(tuple(way.results[r].closed() for way in self.ways[n]))
+        return self._leaves[key]
 
-    def _tie_break(self, value: int) -> Ints:
-        """Cutting what is whole is free, so an input might as well lie whole: a few picoseconds say it should not."""
-        specs, type = self.inputs[value], self.graph.type(value)
-        order = sorted({local_bytes(spec, type) for spec in specs})
-        return np.array([order.index(local_bytes(spec, type)) for spec in specs], np.int64)
+    def home(self, value: int) -> ShardingSpec | None:
+        """Where a value goes at once, if some way leaves it elsewhere."""
+        producer, home = self.graph.values[value].producer, self.given.get(value)
+        if producer is None or home is None:
+            return None
+        n, r = producer
+        return None if all(way.results[r].same_layout(home) for way in self.ways[n]) else home.closed()
 
-    def _finish(self, value: int, made: tuple[ShardingSpec, ...]) -> Ints:
-        """An output that nobody asked for in a sharding keeps its own, but is never pending."""
-        return np.array([self.move(value, spec, _finished(spec)) for spec in made], np.int64)
+    def decider(self, value: int) -> int:
+        """The variable that decides how a value lies."""
+        producer = self.graph.values[value].producer
+        return self.place[value] if producer is None else producer[0]
 
-    def _usages(
-        self, place: Mapping[int, int], hub_at: Mapping[int, int], hubs: Hubs
-    ) -> tuple[list[tuple[int, int, int, Ints]], list[int]]:
+    def _input_specs(self, value: int) -> Specs:
+        if value in self.given:
+            return self.alike((self.given[value].closed(),))
+        rank = self.graph.type(value).rank
+        found = {ShardingSpec.replicate(self.mesh, rank): None}
+        for n, place in self.readers[value]:
+            found.update(dict.fromkeys(self.needs(n, place)))
+        return self.alike(tuple(spec for spec in found if not spec.partial))
+
+    # -- the numeric problems -----------------------------------------------------------------------------
+
+    def problem(self, bound: bool = False) -> tuple[NumericProblem, dict[int, int]]:
+        """The problem of the plan, or of the ``bound``, and the variables of the hubs by value."""
+        graph = self.graph
+        times: dict[int, Ints] = {}
+        costs: list[Ints] = []
+        for ways in self.ways:
+            if id(ways) not in times:
+                times[id(ways)] = np.array([way.time for way in ways], np.int64)
+            costs.append(times[id(ways)])
+        costs += [np.zeros(len(self.inputs[value]), np.int64) for value in graph.inputs]
+        edges: list[tuple[int, int, Ints]] = []
+        hubs: dict[int, int] = {}
+        for v in range(len(graph.values)):
+            demand = self.demands.of(v)
+            if demand.home is not None:
+                costs[demand.decider] = costs[demand.decider] + self._settle(v, demand.home, bound)
+            if not demand.groups and not demand.finish:
+                continue
+            first, rest = self.tables(v, demand, bound)
+            if not demand.is_shared:
+                at = demand.groups[0].variable if demand.groups else -1
+                if at < 0:
+                    costs[demand.decider] = costs[demand.decider] + first[:, 0]
+                else:
+                    edges.append((demand.decider, at, first))
+                continue
+            hubs[v] = len(costs)
+            costs.append(np.zeros(first.shape[1], np.int64))
+            edges.append((demand.decider, hubs[v], first))
+            for group, table in zip(demand.groups, rest):
+                if group.variable < 0:
+                    costs[hubs[v]] = costs[hubs[v]] + table[:, 0]
+                else:
+                    edges.append((hubs[v], group.variable, table))
+        usages, limits = self._usages(hubs) if self.memory is not None and not bound else ([], [])
+        return NumericProblem.build(costs, edges, usages, limits, graph.name), hubs
+
+    def routes(self, value: int) -> Routes:
+        found = self._routes.get(value)
+        if found is None:
+            domain = self.demands.of(value).domain
+            found = self._routes[value] = self.book.routes(self.graph.type(value), self.roles[value], domain)
+        return found
+
+    def _settle(self, value: int, home: ShardingSpec, bound: bool) -> Ints:
+        """From what the ways of a node leave to the sharding that was asked for."""
+        producer = self.graph.values[value].producer
+        assert producer is not None
+        made = [way.results[producer[1]].closed() for way in self.ways[producer[0]]]
+        specs = tuple(dict.fromkeys([*made, home]))
+        routes = self.book.routes(self.graph.type(value), self.roles[value], specs)
+        prices = routes.least if bound else routes.time
+        return prices[[routes.at[spec] for spec in made], routes.at[home]]
+
+    def settled(self, value: int, choice: Sequence[int]) -> int:
+        """What it costs to bring a value to the sharding that was asked for."""
+        demand = self.demands.of(value)
+        return 0 if demand.home is None else int(self._settle(value, demand.home, False)[choice[demand.decider]])
+
+    def tables(self, value: int, demand: Demand, bound: bool) -> tuple[Ints, tuple[Ints, ...]]:
+        """From what is left to the only reader, or to the hub; then from the hub to each reader."""
+        key = (self.graph.type(value), self.roles[value], demand.signature, bound, self.memory is None)
+        found = self._tables.get(key)
+        if found is None:
+            found = self._tables[key] = self._make_tables(self.routes(value), demand, bound)
+        return found[0], found[1:]
+
+    def _make_tables(self, routes: Routes, demand: Demand, bound: bool) -> tuple[Ints, ...]:
+        alone = routes.through if self.memory is None and demand.home is None else routes.time
+        prices = routes.least if bound else routes.time if demand.is_shared else alone
+        made = np.array([routes.at[spec] for spec in demand.made])
+        ends = np.array([routes.at[finished(spec)] for spec in demand.made])
+        if not demand.is_shared:
+            if not demand.groups:
+                return (prices[made, ends][:, None],)
+            return (self._reach(routes, prices, demand.groups[0].specs)[made],)
+        share = demand.count - 1 if bound else 1
+        to_hub = prices[made]
+        if demand.finish:  # an output that nobody asked for in a sharding keeps its own, but is never pending
+            to_hub = to_hub + prices[:, ends].T // share * (demand.pending[:, None])
+        return (to_hub, *(self._reach(routes, prices, group.specs) // share for group in demand.groups))
+
+    def _reach(self, routes: Routes, prices: Ints, wanted: Sequence[Specs]) -> Ints:
+        """From every sharding to what a variable's choices need: all of its places."""
+        lists = [np.array([routes.at[spec] for spec in specs]) for specs in wanted]
+        if len(lists) == 1:
+            return prices[:, lists[0]]
+        if len(lists) == 2:
+            return routes.both(prices, *lists)
+        # Rare: as if two of the places were all there is, which is never too much.
+        return np.maximum.reduce([routes.both(prices, a, b) for i, a in enumerate(lists) for b in lists[:i]])
+
+    def _usages(self, hubs: Mapping[int, int]) -> tuple[list[tuple[int, int, int, Ints]], list[int]]:
         """Bytes that values hold while they live; moments are nodes.  Views hold none of their own."""
         graph = self.graph
         moments = len(graph.nodes)
@@ -219,15 +266,16 @@ class Assigner:
                 last[seen[value]] = max(last[seen[value]], last[value])
         found: list[tuple[int, int, int, Ints]] = []
         for v, tensor in enumerate(graph.values):
-            at, made = self._made(v, place)
+            made = self.leaves(v)
             start = 0 if tensor.producer is None else tensor.producer[0]
             end = moments if tensor.producer is None else last[v] + 1
             if v not in seen and end > start:
-                found.append((at, start, end, np.array([local_bytes(s, tensor.type) for s in made], np.int64)))
-            if v in hub_at and self.readers[v]:
+                held = [local_bytes(spec, tensor.type) for spec in made]
+                found.append((self.decider(v), start, end, np.array(held, np.int64)))
+            if v in hubs and self.readers[v]:
                 first = self.readers[v][0][0]
-                held = [0 if s in made else local_bytes(s, tensor.type) for s in hubs[v]]
-                found.append((hub_at[v], first, last[v] + 1, np.array(held, np.int64)))
+                held = [0 if s in made else local_bytes(s, tensor.type) for s in self.demands.of(v).domain]
+                found.append((hubs[v], first, last[v] + 1, np.array(held, np.int64)))
         assert self.memory is not None
         return found, [self.memory] * moments
 
@@ -235,35 +283,72 @@ class Assigner:
 
     def solve(self, solver: str = "auto", time_limit: float | None = None, progress: object = None) -> Assignment:
         """The best assignment that a numeric solver finds, priced as it will be lowered."""
-        numeric, places, hubs = self.problem()
+        began = monotonic()
         report = progress if callable(progress) else None
 
         def tell(state: Progress) -> None:
             if report is not None:
                 report(state)
 
-        found = solve(numeric, solver, time_limit, tell)
-        complete = self.decode(found.choice, places, hubs)
-        cost = price(complete, self.hardware, self.roles)
-        bound = self._bound(found, time_limit)
-        return Assignment(complete, cost, min(bound, cost.objective), found.solver, found.timed_out, found.seconds)
+        def left(part: float) -> float | None:
+            return None if time_limit is None else max(0.1, part * (time_limit - (monotonic() - began)))
 
-    def _bound(self, found: NumericSolution, time_limit: float | None) -> int:
-        """With hubs copies may be paid twice, so their optimum is no bound; the shared problem's is."""
-        if not any(len(readers) > 1 for readers in self.readers.values()):
-            return found.lower_bound
-        shared, _, _ = self.problem(share=True)
-        return solve(shared, "auto", time_limit).lower_bound
+        bound = solve(self.problem(bound=True)[0], solver, left(0.5), tell)
+        best, timed_out = bound, bound.timed_out
+        found: tuple[Complete, ProgramCost] | None = None
+        if self.memory is None:
+            found = self._priced(bound.choice)
+        if found is None or found[1].objective > bound.lower_bound:
+            numeric, hubs = self.problem()
+            best = solve(numeric, solver, left(1.0), tell)
+            timed_out = timed_out or best.timed_out
+            other = self._priced(best.choice, hubs if self.memory is not None else None)
+            if found is None or other[1].objective < found[1].objective:
+                found = other
+            else:
+                best = bound
+        if self.memory is None and found[1].objective > bound.lower_bound and sum(map(len, self.ways)) <= POLISH:
+            found = self._polished(found, best.choice, left(1.0))
+        complete, cost = found
+        lower = min(bound.lower_bound, cost.objective)
+        return Assignment(complete, cost, lower, best.solver, timed_out, monotonic() - began)
 
-    def decode(self, choice: Sequence[int], places: Mapping[int, int], hubs: Hubs) -> Complete:
-        """Complete shardings from the chosen strategies."""
+    def _priced(self, choice: Sequence[int], hubs: Mapping[int, int] | None = None) -> tuple[Complete, ProgramCost]:
+        complete = self.decode(choice, hubs)
+        return complete, price(complete, self.hardware, self.roles)
+
+    def _polished(
+        self, found: tuple[Complete, ProgramCost], choice: Sequence[int], seconds: float | None
+    ) -> tuple[Complete, ProgramCost]:
+        """Change one variable, or two neighbours, as long as that pays."""
+        from .polish import polish
+
+        better = polish(self, choice, seconds)
+        other = self._priced(better)
+        return other if other[1].objective < found[1].objective else found
+
+    # -- the way back -------------------------------------------------------------------------------------
+
+    def copies(self, value: int, choice: Sequence[int]) -> tuple[int, int | None]:
+        """What copies of a value cost with the best hub, and that hub, as its place in the domain."""
+        demand = self.demands.of(value)
+        routes = self.routes(value)
+        source = demand.made[choice[demand.decider]]
+        wanted = [routes.at[spec] for spec in demand.wanted(choice, source)]
+        if demand.home is not None:
+            return routes.plain(routes.at[source], wanted), None
+        return routes.best(routes.at[source], wanted)
+
+    def decode(self, choice: Sequence[int], hubs: Mapping[int, int] | None = None) -> Complete:
+        """Complete shardings from the chosen strategies; with the best hubs, unless ``hubs`` were chosen too."""
         graph = self.graph
-        inputs = tuple(self.inputs[value][choice[places[value]]] for value in graph.inputs)
+        inputs = tuple(self.inputs[value][choice[self.place[value]]] for value in graph.inputs)
+        home = dict(zip(graph.inputs, inputs))
         decisions = []
         for n, node in enumerate(graph.nodes):
             way = self.ways[n][choice[n]]
             view = rule_of(graph, node)
-            rule = view.rule if view is not None and way.axes is not None else None
+            rule = view.rule if view is not None else None
             if node.op == CONSTRAINT and node.results[0] in self.given:
                 rule = OpShardingRule.identity(graph.values[node.results[0]].shape)
             homes = tuple(
@@ -271,22 +356,23 @@ class Assigner:
                 for value, spec in zip(node.results, way.results)
             )
             decisions.append(Decision(n, rule, way.axes, way.operands, way.results, homes))
-        home = dict(zip(graph.inputs, inputs))
-        for decision in decisions:
-            home.update(zip(graph.nodes[decision.node].results, decision.homes))
+            home.update(zip(node.results, homes))
         outputs = []
         for i, value in enumerate(graph.outputs):
             if i in self.updates:
-                outputs.append(inputs[graph.inputs.index(self.updates[i])])
+                outputs.append(home[self.updates[i]])
             else:
-                outputs.append(self.out_specs[i].closed() if i in self.out_specs else _finished(home[value]))
-        kept = {v: specs[choice[places[-1 - v]]] for v, specs in hubs.items()}
-        kept = {v: spec for v, spec in kept.items() if spec != home[v]}
+                outputs.append(self.out_specs[i].closed() if i in self.out_specs else finished(home[value]))
+        kept: dict[int, ShardingSpec] = {}
+        for v in range(len(graph.values)):
+            demand = self.demands.of(v)
+            if hubs is not None:
+                hub = choice[hubs[v]] if v in hubs else None
+            else:
+                hub = self.copies(v, choice)[1] if demand.groups or demand.finish else None
+            if hub is not None and demand.domain[hub] != home[v]:
+                kept[v] = demand.domain[hub]
         return Complete(graph, self.mesh, inputs, tuple(decisions), tuple(outputs), (), 0, kept)
-
-
-def _finished(spec: ShardingSpec) -> ShardingSpec:
-    return ShardingSpec.make(spec.mesh, spec.dims) if spec.partial else spec
 
 
 __all__ = ["FORBIDDEN", "Assigner", "Assignment"]

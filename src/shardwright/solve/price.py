@@ -96,7 +96,7 @@ class _Copies:
             self.held[value] = [made.closed()]
             if not home.same_layout(made):
                 self.copy(value, home)
-                self.held[value] = [home.closed()]
+                self.held[value].remove(made.closed())
 
     def pend(self, node: Node, decision: Decision) -> None:
         """Copies that count once cost nothing, but others may be made from them."""
