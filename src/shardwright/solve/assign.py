@@ -251,7 +251,8 @@ class Assigner:
         if len(lists) == 2:
             return routes.both(prices, *lists)
         # Rare: as if two of the places were all there is, which is never too much.
-        return np.maximum.reduce([routes.both(prices, a, b) for i, a in enumerate(lists) for b in lists[:i]])
+        pairs = [routes.both(prices, a, b) for i, a in enumerate(lists) for b in lists[:i]]
+        return np.asarray(np.maximum.reduce(pairs), np.int64)
 
     def _usages(self, hubs: Mapping[int, int]) -> tuple[list[tuple[int, int, int, Ints]], list[int]]:
         """Bytes that values hold while they live; moments are nodes.  Views hold none of their own."""

@@ -110,8 +110,8 @@ class Demands:
         domain = self._domains.get(signature)
         if domain is None:
             ends = map(finished, made) if finish else ()
-            specs = dict.fromkeys([*made, *(spec for _, listed in order for spec in listed), *ends])
-            domain = self._domains[signature] = tuple(specs)
+            there = dict.fromkeys([*made, *(spec for _, specs in order for spec in specs), *ends])
+            domain = self._domains[signature] = tuple(there)
         listed = tuple(Group(at, tuple(places.values())) for at, places in groups.items())
         home = about.home(value)
         return Demand(about.decider(value), made, listed, finish, home, tuple(order), (signature, home), domain)

@@ -243,7 +243,31 @@ def functional_form(name: str) -> Signature | None:
             found = signature(find_op(candidate))
         except (UnknownOpError, RuntimeError):  # a name of TorchScript's only
             continue
-        if not found.mutates:
+        if not found.mutates and _same_parameters(found, signature(find_op(name))):
+            return found
+    return _same_in_packet(find_op(name), f"{namespace}.{stem}")
+
+
+def _same_parameters(one: Signature, other: Signature) -> bool:
+    """Overloads of one name may differ in which operand is a number: ``pow_.Scalar`` is no ``pow.Scalar``."""
+    kinds = [[(p.name, p.kind == ATTRIBUTE) for p in side.parameters if p.kind != DROPPED] for side in (one, other)]
+    return kinds[0] == kinds[1] or len(kinds[0]) != len(kinds[1])
+
+
+def _same_in_packet(op: Any, stem: str) -> Signature | None:
+    """An overload of the op without underscore that has just the parameters of this one, by name and kind."""
+    wanted = [(p.name, p.kind) for p in signature(op).parameters if p.kind != DROPPED]
+    try:
+        packet = find_op(stem + ".default").overloadpacket
+    except UnknownOpError:
+        namespace, base = stem.split(".")
+        packet = getattr(getattr(torch.ops, namespace), base, None)
+    for overload in packet.overloads() if packet is not None else ():
+        try:
+            found = signature(getattr(packet, overload))
+        except RuntimeError:  # a name of TorchScript's only
+            continue
+        if not found.mutates and [(p.name, p.kind) for p in found.parameters if p.kind != DROPPED] == wanted:
             return found
     return None
 

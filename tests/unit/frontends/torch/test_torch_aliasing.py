@@ -207,3 +207,24 @@ def test_group_norm_on_a_part_of_the_channels():
     types = [TensorType((2, 2, 2, 2)), TensorType((2, 1)), TensorType((2, 1))]
     made = prepare("aten.native_group_norm", attrs, types)([part, None, None])
     torch.testing.assert_close(made[0], F.group_norm(x, 3)[:2, 2:4])
+
+
+def powers(x):
+    return (
+        x.clone().pow_(2),
+        x.clone().pow_(x),
+        x.clone().float_power_(2),
+        x.clone().floor_divide_(x),
+        x.clone().ldexp_(x),
+    )
+
+
+def transposed(x):
+    return x.clone().transpose_(0, 1), x.clone().t_(), torch.nn.functional.normalize(x, p=3.0, dim=1)
+
+
+@pytest.mark.parametrize("fn", [powers, transposed])
+def test_in_place_forms_whose_overloads_are_named_otherwise(fn):
+    x = torch.rand(3, 4, dtype=torch.float64) + 0.5
+    for made, expected in zip(capture(fn, x)(x), fn(x)):
+        torch.testing.assert_close(made, expected)
