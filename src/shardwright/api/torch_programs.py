@@ -20,6 +20,7 @@ from ..ir.graph import Graph
 from ..ir.program import Collective, Program
 from ..run import Executed, VirtualEngine
 from ..run.torch import TorchArrays, TorchEngine, assemble, scatter
+from ..run.torch.engine import has_processes
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
 from .compile import Lowered, Said, compile_graph
@@ -48,11 +49,8 @@ class VirtualTorch:
 def engine_for(mesh: Any, engine: Any = None) -> Any:
     """``"virtual"``, ``"torch"`` or an engine; None takes processes where this is one of several."""
     if engine is None:
-        several = int(os.environ.get("WORLD_SIZE", "1")) > 1 or (
-            torch.distributed.is_available()
-            and torch.distributed.is_initialized()
-            and torch.distributed.get_world_size() > 1
-        )
+        several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+        several = several or (has_processes() and torch.distributed.get_world_size() > 1)
         engine = "torch" if several else "virtual"
     if engine == "virtual":
         return VirtualTorch(DeviceMesh.of(mesh))

@@ -72,8 +72,8 @@ class TorchEngine:
         check: bool = True,
     ) -> None:
         _join_others()
-        world = dist.get_world_size() if dist.is_initialized() else 1
-        self.rank = dist.get_rank() if dist.is_initialized() else 0
+        world = dist.get_world_size() if has_processes() else 1
+        self.rank = dist.get_rank() if has_processes() else 0
         self.mesh = DeviceMesh.of({"rank": world} if mesh is None else mesh)
         self.position = _position(self.mesh, self.rank, world, allow_smaller_mesh)
         self.device = torch.device(device) if device is not None else _own_device()
@@ -155,7 +155,7 @@ class TorchEngine:
         else:
             ranks = tuple(dist.get_process_group_ranks(group))
             return exchange.Peers(Group(group.group_name, ranks), ranks, self.rank)
-        if len(ranks) > 1 and not dist.is_initialized():
+        if len(ranks) > 1 and not has_processes():
             raise _no_processes(len(ranks))
         return exchange.Peers(self.groups.of(ranks), ranks, self.rank)
 
@@ -205,7 +205,7 @@ class CompiledRank:
                 "the program is for another mesh",
                 rows=[("program", str(program.mesh)), ("engine", str(engine.mesh))],
             )
-        if program.mesh.size > 1 and not dist.is_initialized():
+        if program.mesh.size > 1 and not has_processes():
             raise _no_processes(program.mesh.size)
         self.program = program
         self.engine = engine
@@ -277,15 +277,20 @@ def _gathering(spec: ShardingSpec, type: TensorType) -> Program:
 # -- where this process stands --------------------------------------------------------------------------
 
 
+def has_processes() -> bool:
+    """Whether there is a process group of real processes; PyTorch's fake one, for tests and studies, is none."""
+    return dist.is_available() and dist.is_initialized() and dist.get_backend() != "fake"
+
+
 def _join_others() -> None:
     """Under torchrun the environment says all there is to say."""
     told = all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
-    if told and dist.is_available() and not dist.is_initialized():
+    if told and dist.is_available() and not has_processes():
         dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
 
 
 def _own_device() -> torch.device:
-    backend = dist.get_backend() if dist.is_initialized() else ""
+    backend = dist.get_backend() if has_processes() else ""
     if torch.cuda.is_available() and backend != "gloo":
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     return torch.device("cpu")
@@ -293,7 +298,7 @@ def _own_device() -> torch.device:
 
 def _position(mesh: DeviceMesh, rank: int, world: int, allow_smaller: bool) -> int:
     rows = [("mesh", f"{mesh}: {mesh.size} devices"), ("processes", str(world))]
-    if world == 1 and mesh.size > 1 and not dist.is_initialized():
+    if world == 1 and mesh.size > 1 and not has_processes():
         raise _no_processes(mesh.size)
     if max(mesh.device_ids) >= world:
         raise MeshError(
