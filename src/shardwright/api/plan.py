@@ -25,6 +25,7 @@ from ..propagate import apply_constraints, rule_of
 from ..propagate.complete import Complete, Decision
 from ..run import VirtualEngine, assemble, scatter
 from ..solve.assign import Assigner
+from ..solve.tighten import tighten
 from ..spec.axes import Axes, axes_text
 from ..spec.mesh import DeviceMesh
 from ..spec.rule import OpShardingRule
@@ -308,7 +309,7 @@ class _Problem:
         for _ in range(TRIES):
             assigner = Assigner(self.graph, self.mesh, self.hardware, self.given, self.out_specs, limit)
             found = assigner.solve(solver, DEFAULT_SECONDS if time_limit is None else time_limit)
-            made = self.candidate("plan", found.complete)
+            made = self.candidate("plan", tighten(found.complete, self.hardware, self.given))
             if made.fits(memory):
                 break
             assert memory is not None
