@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text()
-EXAMPLES = re.findall(r"```python\n(.*?)```\s+```text\n(.*?)```", TEXT, re.DOTALL)
+EXAMPLES = re.findall(r"```python\n((?:(?!```).)*)```\s+```text\n(.*?)```", TEXT, re.DOTALL)
 
 
 def test_there_are_examples() -> None:
