@@ -4,9 +4,9 @@
     python benchmarks/plan_speed.py --layers 4 --mesh x=4,y=8 --memory 60
 
 One AdamW step of ``--layers`` decoder blocks between embedding and head, bf16, batch 8 x 4096.  Columns: `ways` lists
-the ways of all nodes, `problem` prices all moves and builds the numeric problem of the bound, `solve` solves it, `rest`
-brings the solution back, and where it costs more than the bound solves for the plan too; seconds of one core.  `gap` is
-how far the plan may lie above the best, `peak` the most memory that the process held.
+the ways of all nodes, `problem` prices all moves and writes down the problem of the bound, `bound` solves it, `solve`
+brings the solution back, and where that costs more than the bound solves for the plan too; seconds of one core.  `gap`
+is how far the plan may lie above the best, `peak` the most memory that the process held.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import importlib.util
 import os
 import resource
 import time
+from itertools import pairwise
 from math import prod
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -30,10 +31,9 @@ from shardwright.frontends.torch import capture_step
 from shardwright.ir.graph import Graph
 from shardwright.lower import lower
 from shardwright.solve.assign import Assigner
-from shardwright.solve.numeric import solve
 
 CASES = [(1, "d=8"), (1, "x=4,y=8"), (4, "d=8"), (32, "d=8")]
-COLUMNS = ("layers", "mesh", "nodes", "ways", "problem", "solve", "rest", "total", "cost ms", "gap", "solver", "peak")
+COLUMNS = ("layers", "mesh", "nodes", "ways", "problem", "bound", "solve", "total", "cost ms", "gap", "solver", "peak")
 
 
 def model_of(layers: int) -> torch.nn.Module:
@@ -61,19 +61,19 @@ def measure(
     limit_bytes = None if memory is None else int(memory * 2**30)
     assigner = Assigner(graph, DeviceMesh(mesh), about, memory=limit_bytes)
     marks.append(time.process_time())
-    numeric, _ = assigner.problem(bound=True)
+    assigner.terms(bound=True)
     marks.append(time.process_time())
-    solve(numeric, "auto", limit)
+    assigner.optimum(True, "auto", limit)
     marks.append(time.process_time())
     again = time.process_time()
     found = assigner.solve(time_limit=limit)
     whole = time.process_time() - again
-    ways, problem, solving = (b - a for a, b in zip(marks, marks[1:]))
-    rest = max(0.0, whole - solving)  # building the problem a second time costs little: its tables are there
+    ways, problem, bound = (b - a for a, b in pairwise(marks))
+    rest = max(0.0, whole - bound)  # `solve` does the bound's part once more; its tables are there
     priced = program_cost(lower(found.complete), about, graph)
     assert priced.objective == found.cost.objective, "the price is not that of the Program"
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    seconds = [f"{s:.2f}" for s in (ways, problem, solving, rest, ways + problem + solving + rest)]
+    seconds = [f"{s:.2f}" for s in (ways, problem, bound, rest, ways + problem + bound + rest)]
     cost, gap = f"{found.cost.objective / 1e9:.3f}", f"{100 * found.gap:.4f}%"
     late = " (time limit)" if found.timed_out else ""
     return [str(layers), mesh, str(len(graph.nodes)), *seconds, cost, gap, found.solver + late, f"{peak:.2f} GiB"]

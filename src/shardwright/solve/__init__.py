@@ -14,12 +14,19 @@ it says what its plan costs, not how far that is from the best.
 | `trial` | a plan tried out: seeds propagated, completed, priced |
 | `simple` | `SimpleSolver`, `Solution`, `solve`: the four phases and the local search |
 
-`Assigner` is exact: it builds a numeric problem of all ways to split every node and lets `numeric` solve it.
+`Assigner` is exact: it builds a numeric problem of all ways to split every node, a second one that no plan beats, and
+solves both.
 
 | file | what it holds |
 |---|---|
 | `space` | `Space`: the ways to split every node over all mesh axes together |
-| `assign` | `Assigner`: the numeric problem of a graph, and complete shardings from its solution |
+| `routes` | `Routes`: what it costs to get from one sharding to another; copies for several readers |
+| `demand` | `Demand`: how a value may lie once it is made, and in which shardings who wants it |
+| `assign` | `Assigner`: the numeric problems of a graph, and complete shardings from their solutions |
+| `compact` | a smaller problem with the same optimum, with the same work done once for equal layers |
+| `bucket` | the optimum by eliminating variables, likewise |
+| `polish` | single changes that pay, where the bound is not reached |
+| `tighten` | inputs that lie in less memory at the same price |
 | `price` | what complete shardings will cost when they are lowered |
 | `numeric` | solvers for one strategy per node with pairwise costs and memory (a package of its own) |
 

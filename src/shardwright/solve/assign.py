@@ -6,11 +6,13 @@ the sharding in which a copy of it is made before all others.  Prices of moves a
 Two problems are made of these variables.  In both the producer pays from what it leaves to the hub, and readers from
 the hub to what they need.
 
-- The **bound**: prices are closed under the triangle inequality, and of k readers each pays a (k-1)-th.  No Program
-  costs less.  Its copies of a value form a tree that grows from what the producer left.  Take as hub the first copy in
-  it that is wanted or from which two others are made.  The way there costs at least the producer's price.  Every move
-  beyond serves k-1 readers at most, so all readers' ways together cost at most k-1 times the moves beyond.
-- The **plan**: readers pay all.  The Program costs no more, for lowering makes each copy from whichever is nearest.
+- The **bound**: prices are closed under the triangle inequality, and where a value is wanted in k places each pays a
+  (k-1)-th.  No Program costs less.  Its copies of a value form a tree that grows from what the producer left.  Take as
+  hub the first copy in it that is wanted or from which two others are made.  The way there costs at least the
+  producer's price.  Every move beyond serves k-1 places at most, so the ways from the hub to all places together cost
+  at most k-1 times the moves beyond.
+- The **plan**: readers pay all.  The Program hardly ever costs more: lowering makes each copy from the one from which
+  fewest bytes are sent, which is nearly always also the quickest.
 
 What the bound's solution says about nodes and inputs is mostly the best plan itself: with the best hub for each value
 (`Routes.best`) it then costs what the bound says, and nothing is left to do.  Else the plan is solved for too, and
@@ -19,7 +21,7 @@ single changes that pay are made.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -29,21 +31,23 @@ from ..cost.machine import Hardware
 from ..cost.memory import local_bytes
 from ..cost.overlap import graph_roles
 from ..cost.program import ProgramCost
-from ..ir.core import CONSTRAINT
 from ..ir.graph import Graph
-from ..propagate.book import rule_of
 from ..propagate.complete import Complete, Decision
 from ..spec.mesh import DeviceMesh
-from ..spec.rule import OpShardingRule
 from ..spec.sharding import ShardingSpec
+from .bucket import eliminate
+from .compact import compact
 from .demand import Demand, Demands, finished
 from .numeric import NumericProblem, Progress, solve
 from .numeric.problem import FORBIDDEN, Ints
+from .polish import polish
 from .price import price
 from .routes import RouteBook, Routes
 from .space import Space, Way
 
 Specs = tuple[ShardingSpec, ...]
+FINE = 60
+"""The bound counts in such parts of a picosecond, or what is lost in dividing would keep gaps open."""
 POLISH = 4_000
 """The most ways in a graph of which single changes are tried."""
 
@@ -64,6 +68,18 @@ class Assignment:
     @property
     def gap(self) -> float:
         return max(0.0, (self.cost.objective - self.lower_bound) / max(self.cost.objective, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Optimum:
+    """What solves one of the two problems."""
+
+    choice: Sequence[int]
+    lower_bound: int
+    """In picoseconds, for both."""
+    solver: str
+    timed_out: bool
+    hubs: Mapping[int, int]
 
 
 @dataclass
@@ -163,12 +179,19 @@ class Assigner:
 
     def problem(self, bound: bool = False) -> tuple[NumericProblem, dict[int, int]]:
         """The problem of the plan, or of the ``bound``, and the variables of the hubs by value."""
+        costs, edges, hubs = self.terms(bound)
+        usages, limits = self._usages(hubs) if self.memory is not None and not bound else ([], [])
+        return NumericProblem.build(costs, edges, usages, limits, self.graph.name), hubs
+
+    def terms(self, bound: bool) -> tuple[list[Ints], list[tuple[int, int, Ints]], dict[int, int]]:
+        """Costs and edges of the problem, equal tables being one array, and the variables of the hubs."""
         graph = self.graph
+        unit = FINE if bound else 1
         times: dict[int, Ints] = {}
         costs: list[Ints] = []
         for ways in self.ways:
             if id(ways) not in times:
-                times[id(ways)] = np.array([way.time for way in ways], np.int64)
+                times[id(ways)] = np.array([way.time for way in ways], np.int64) * unit
             costs.append(times[id(ways)])
         costs += [np.zeros(len(self.inputs[value]), np.int64) for value in graph.inputs]
         edges: list[tuple[int, int, Ints]] = []
@@ -176,7 +199,7 @@ class Assigner:
         for v in range(len(graph.values)):
             demand = self.demands.of(v)
             if demand.home is not None:
-                costs[demand.decider] = costs[demand.decider] + self._settle(v, demand.home, bound)
+                costs[demand.decider] = costs[demand.decider] + self._settle(v, demand.home, bound) * unit
             if not demand.groups and not demand.finish:
                 continue
             first, rest = self.tables(v, demand, bound)
@@ -195,8 +218,7 @@ class Assigner:
                     costs[hubs[v]] = costs[hubs[v]] + table[:, 0]
                 else:
                     edges.append((hubs[v], group.variable, table))
-        usages, limits = self._usages(hubs) if self.memory is not None and not bound else ([], [])
-        return NumericProblem.build(costs, edges, usages, limits, graph.name), hubs
+        return costs, edges, hubs
 
     def routes(self, value: int) -> Routes:
         found = self._routes.get(value)
@@ -230,24 +252,26 @@ class Assigner:
 
     def _make_tables(self, routes: Routes, demand: Demand, bound: bool) -> tuple[Ints, ...]:
         alone = routes.through if self.memory is None and demand.home is None else routes.time
-        prices = routes.least if bound else routes.time if demand.is_shared else alone
+        prices = routes.least * FINE if bound else routes.time if demand.is_shared else alone
         made = np.array([routes.at[spec] for spec in demand.made])
         ends = np.array([routes.at[finished(spec)] for spec in demand.made])
         if not demand.is_shared:
             if not demand.groups:
                 return (prices[made, ends][:, None],)
-            return (self._reach(routes, prices, demand.groups[0].specs)[made],)
-        share = demand.count - 1 if bound else 1
+            return (self._reach(routes, prices, demand.groups[0].specs, True)[made],)
+        share = demand.places - 1 if bound else 1
         to_hub = prices[made]
         if demand.finish:  # an output that nobody asked for in a sharding keeps its own, but is never pending
             to_hub = to_hub + prices[:, ends].T // share * (demand.pending[:, None])
-        return (to_hub, *(self._reach(routes, prices, group.specs) // share for group in demand.groups))
+        return (to_hub, *(self._reach(routes, prices, group.specs, bound) // share for group in demand.groups))
 
-    def _reach(self, routes: Routes, prices: Ints, wanted: Sequence[Specs]) -> Ints:
-        """From every sharding to what a variable's choices need: all of its places."""
+    def _reach(self, routes: Routes, prices: Ints, wanted: Sequence[Specs], tree: bool) -> Ints:
+        """From every sharding to what a variable's choices need, at all of its places; perhaps with a copy between."""
         lists = [np.array([routes.at[spec] for spec in specs]) for specs in wanted]
         if len(lists) == 1:
             return prices[:, lists[0]]
+        if not tree:
+            return np.asarray(sum(prices[:, one] for one in lists), np.int64)
         if len(lists) == 2:
             return routes.both(prices, *lists)
         # Rare: as if two of the places were all there is, which is never too much.
@@ -294,39 +318,52 @@ class Assigner:
         def left(part: float) -> float | None:
             return None if time_limit is None else max(0.1, part * (time_limit - (monotonic() - began)))
 
-        bound = solve(self.problem(bound=True)[0], solver, left(0.5), tell)
+        bound = self.optimum(True, solver, left(0.5), tell)
         best, timed_out = bound, bound.timed_out
         found: tuple[Complete, ProgramCost] | None = None
         if self.memory is None:
             found = self._priced(bound.choice)
         if found is None or found[1].objective > bound.lower_bound:
-            numeric, hubs = self.problem()
-            best = solve(numeric, solver, left(1.0), tell)
+            best = self.optimum(False, solver, left(1.0), tell)
             timed_out = timed_out or best.timed_out
-            other = self._priced(best.choice, hubs if self.memory is not None else None)
+            other = self._priced(best.choice, best.hubs if self.memory is not None else None)
             if found is None or other[1].objective < found[1].objective:
                 found = other
             else:
                 best = bound
         if self.memory is None and found[1].objective > bound.lower_bound and sum(map(len, self.ways)) <= POLISH:
-            found = self._polished(found, best.choice, left(1.0))
+            other = self._priced(polish(self, best.choice, left(1.0)))
+            found = other if other[1].objective < found[1].objective else found
         complete, cost = found
         lower = min(bound.lower_bound, cost.objective)
         return Assignment(complete, cost, lower, best.solver, timed_out, monotonic() - began)
 
+    def optimum(
+        self,
+        bound: bool,
+        solver: str = "auto",
+        time_limit: float | None = None,
+        tell: Callable[[Progress], None] | None = None,
+    ) -> Optimum:
+        """The best choice for the plan's problem or the bound's."""
+        if self.memory is not None and not bound:
+            numeric, hubs = self.problem()
+            found = solve(numeric, solver, time_limit, tell)
+            return Optimum(found.choice, found.lower_bound, found.solver, found.timed_out, hubs)
+        costs, edges, hubs = self.terms(bound)
+        small = compact(costs, edges, self.graph.name)
+        exact = eliminate(small.problem) if solver in ("auto", "elimination") else None
+        unit = FINE if bound else 1
+        if exact is not None:
+            lower = small.problem.evaluate(exact).cost + small.offset
+            return Optimum(small.back(exact), -(-lower // unit), "elimination", False, hubs)
+        found = solve(small.problem, solver, time_limit, tell)
+        lower = found.lower_bound + small.offset
+        return Optimum(small.back(found.choice), -(-lower // unit), found.solver, found.timed_out, hubs)
+
     def _priced(self, choice: Sequence[int], hubs: Mapping[int, int] | None = None) -> tuple[Complete, ProgramCost]:
         complete = self.decode(choice, hubs)
         return complete, price(complete, self.hardware, self.roles)
-
-    def _polished(
-        self, found: tuple[Complete, ProgramCost], choice: Sequence[int], seconds: float | None
-    ) -> tuple[Complete, ProgramCost]:
-        """Change one variable, or two neighbours, as long as that pays."""
-        from .polish import polish
-
-        better = polish(self, choice, seconds)
-        other = self._priced(better)
-        return other if other[1].objective < found[1].objective else found
 
     # -- the way back -------------------------------------------------------------------------------------
 
@@ -348,15 +385,11 @@ class Assigner:
         decisions = []
         for n, node in enumerate(graph.nodes):
             way = self.ways[n][choice[n]]
-            view = rule_of(graph, node)
-            rule = view.rule if view is not None else None
-            if node.op == CONSTRAINT and node.results[0] in self.given:
-                rule = OpShardingRule.identity(graph.values[node.results[0]].shape)
             homes = tuple(
                 self.given[value].closed() if value in self.given else spec
                 for value, spec in zip(node.results, way.results)
             )
-            decisions.append(Decision(n, rule, way.axes, way.operands, way.results, homes))
+            decisions.append(Decision(n, self.space.rules[n], way.axes, way.operands, way.results, homes))
             home.update(zip(node.results, homes))
         outputs = []
         for i, value in enumerate(graph.outputs):
@@ -367,10 +400,11 @@ class Assigner:
         kept: dict[int, ShardingSpec] = {}
         for v in range(len(graph.values)):
             demand = self.demands.of(v)
+            hub: int | None = None
             if hubs is not None:
                 hub = choice[hubs[v]] if v in hubs else None
-            else:
-                hub = self.copies(v, choice)[1] if demand.groups or demand.finish else None
+            elif demand.groups or demand.finish:
+                hub = self.copies(v, choice)[1]
             if hub is not None and demand.domain[hub] != home[v]:
                 kept[v] = demand.domain[hub]
         return Complete(graph, self.mesh, inputs, tuple(decisions), tuple(outputs), (), 0, kept)

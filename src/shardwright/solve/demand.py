@@ -55,6 +55,11 @@ class Demand:
         return len(self.groups) + self.finish
 
     @property
+    def places(self) -> int:
+        """In how many places it is wanted; one variable may want it in two shardings."""
+        return sum(len(group.specs) for group in self.groups) + self.finish
+
+    @property
     def is_shared(self) -> bool:
         return self.count > 1
 

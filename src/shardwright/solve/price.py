@@ -67,6 +67,7 @@ class _Copies:
 
     def __post_init__(self) -> None:
         self.held: dict[int, list[ShardingSpec]] = {}
+        self.times: dict[object, int] = {}
         self.graph: Graph = self.complete.graph
 
     def run(self) -> ProgramCost:
@@ -86,10 +87,7 @@ class _Copies:
         if decision.rule is not None and in_parts(decision.rule, decision.axes):
             self.parts(node, decision)
         else:
-            types = self.graph.types((*node.inputs, *node.results))
-            specs = (*decision.operands, *decision.results)
-            where = (decision.rule, decision.axes, specs, types, len(node.inputs), self.hardware, self.part)
-            self.compute += node_time(node.op, node.attrs, *where)
+            self.compute += self.time(node, decision)
         if form == ONCE:
             self.pend(node, decision)
         for value, made, home in zip(node.results, decision.results, decision.homes):
@@ -97,6 +95,18 @@ class _Copies:
             if not home.same_layout(made):
                 self.copy(value, home)
                 self.held[value].remove(made.closed())
+
+    def time(self, node: Node, decision: Decision) -> int:
+        """Equal layers' decisions are often the same objects, which the decisions keep."""
+        types = tuple(self.graph.types((*node.inputs, *node.results)))
+        rule, axes, operands, results = decision.rule, decision.axes, decision.operands, decision.results
+        key = (node.op, node.attrs, types, *map(id, (rule, axes, operands, results)))
+        found = self.times.get(key)
+        if found is None:
+            specs, count = (*operands, *results), len(node.inputs)
+            found = node_time(node.op, node.attrs, rule, axes, specs, types, count, self.hardware, self.part)
+            self.times[key] = found
+        return found
 
     def pend(self, node: Node, decision: Decision) -> None:
         """Copies that count once cost nothing, but others may be made from them."""

@@ -47,6 +47,8 @@ class Space:
     hardware: Hardware
     uneven: bool = False
     """Whether factors may be split that do not divide."""
+    rules: dict[int, OpShardingRule | None] = field(default_factory=dict, repr=False)
+    """Of the nodes that were asked about."""
     _known: dict[object, tuple[Way, ...]] = field(default_factory=dict, repr=False)
 
     def ways(self, n: int, pinned: ShardingSpec | None = None) -> tuple[Way, ...]:
@@ -54,8 +56,10 @@ class Space:
         node = self.graph.nodes[n]
         if node.op == CONSTRAINT and pinned is not None:
             spec = pinned.closed()
+            self.rules[n] = OpShardingRule.identity(self.graph.values[node.results[0]].shape)
             return (Way(tuple(dim.axes for dim in spec.dims), (spec,), (spec,), 0),)
         view = rule_of(self.graph, node)
+        self.rules[n] = None if view is None else view.rule
         if view is None:
             return (self._replicated(node),)
         types = self._types(node)

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from shardwright import DeviceMesh, Graph, GraphBuilder, ShardingSpec
 from shardwright.cost import hardware_of, program_cost
 from shardwright.cost.comm import sent_cost
 from shardwright.lower import lower
-from shardwright.solve.assign import Assigner
+from shardwright.solve.assign import FINE, Assigner
+from shardwright.solve.bucket import eliminate
+from shardwright.solve.compact import compact
+from shardwright.solve.numeric import NumericProblem, solve
+from shardwright.solve.numeric.problem import Ints
 from shardwright.solve.price import price
 from shardwright.spec.reshard import reshard
-from shardwright.verify import check_identity, check_structure
+from shardwright.verify import check_structure
 
 H100 = hardware_of("h100")
 MESHES = ["d=2", "d=4", "x=2, y=2", "x=2, y=3"]
-SAMPLES = 80
-"""Graphs for each mesh."""
+Terms = tuple[list[Ints], list[tuple[int, int, Ints]], dict[int, int]]
 
 
 def random_graph(seed: int, nodes: int, sizes: tuple[int, ...] = (768, 1536, 3072)) -> Graph:
@@ -58,7 +66,7 @@ def random_graph(seed: int, nodes: int, sizes: tuple[int, ...] = (768, 1536, 307
     outputs = [made[-1], *rng.sample(made, min(len(made), rng.randint(0, 1)))]
     updates = []
     if rng.random() < 0.4:
-        state, shape = inputs[0]
+        shape = inputs[0][1]
         new_state = next((o for o, (v, s) in enumerate(outputs) if s == shape), None)
         if new_state is not None:
             updates.append((0, new_state))
@@ -84,7 +92,6 @@ class Brute:
         least = [0 if n >= len(graph.nodes) else min(way.time for way in assigner.ways[n]) for n in self.order]
         self.rest = [sum(least[i + 1 :]) for i in range(len(least))]
         self.known: dict[tuple[int, tuple[ShardingSpec, ...]], int] = {}
-        self.visited = 0
 
     def maker(self, value: int) -> int:
         producer = self.a.graph.values[value].producer
@@ -125,8 +132,8 @@ class Brute:
             held.append(want)
         return total
 
-    def cheaper_than(self, limit: int, most: int) -> int | None:
-        """The least cost below the limit; None if there is none.  Gives up after so many steps."""
+    def cheaper_than(self, limit: int) -> int | None:
+        """The least cost below the limit; None if there is none."""
         best: int | None = None
         choice: dict[int, int] = {}
 
@@ -139,9 +146,6 @@ class Brute:
             node = variable < len(self.a.ways)
             count = len(self.a.ways[variable]) if node else len(self.a.inputs[self.a.graph.inputs[i]])
             for pick in range(count):
-                self.visited += 1
-                if self.visited > most:
-                    return
                 choice[variable] = pick
                 total = spent + (self.a.ways[variable][pick].time if node else 0)
                 for v in self.ready[i]:
@@ -155,21 +159,198 @@ class Brute:
         return best
 
 
-@pytest.mark.parametrize("mesh", MESHES)
-def test_nothing_is_cheaper(mesh: str) -> None:
-    proven = 0
-    for seed in range(SAMPLES):
-        nodes = random.Random(seed).randint(2, 8 if "," not in mesh else 5)
-        assigner = Assigner(random_graph(seed, nodes), DeviceMesh(mesh), H100)
+@pytest.mark.parametrize(
+    ("mesh", "graphs", "nodes"), [("d=2", 110, 8), ("d=4", 110, 8), ("x=2, y=2", 40, 4), ("x=2, y=3", 40, 4)]
+)
+def test_nothing_is_cheaper(mesh: str, graphs: int, nodes: int) -> None:
+    for seed in range(graphs):
+        assigner = Assigner(random_graph(seed, 2 + seed % (nodes - 1)), DeviceMesh(mesh), H100)
         found = assigner.solve()
         brute = Brute(assigner)
-        best = brute.cheaper_than(found.cost.objective, 60_000)
-        assert best is None, (mesh, seed, best, found.cost.objective, found.lower_bound)
-        assert found.lower_bound <= found.cost.objective
-        proven += brute.visited <= 60_000
-        program = lower(found.complete)
-        assert program_cost(program, H100, assigner.graph).objective == found.cost.objective
-        if seed % 10 == 0:
-            again = Brute(assigner).cheaper_than(found.cost.objective + 1, 60_000)
-            assert again is None or again == found.cost.objective
-    assert proven == SAMPLES
+        best = brute.cheaper_than(found.cost.objective + 1)
+        # The same optimum, so the bound lies at or below it.
+        assert best == found.cost.objective, (mesh, seed, best, found.cost.objective)
+        assert found.lower_bound <= best
+        assert program_cost(lower(found.complete), H100, assigner.graph).objective == best
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_most_gaps_close(mesh: str) -> None:
+    found = [Assigner(random_graph(seed, 5), DeviceMesh(mesh), H100).solve() for seed in range(100, 130)]
+    assert all(0 <= one.gap < 0.3 for one in found)
+    assert sum(one.gap == 0 for one in found) >= 27
+
+
+# -- what the problems say ------------------------------------------------------------------------------
+
+
+def random_choice(assigner: Assigner, rng: random.Random) -> list[int]:
+    return [rng.randrange(len(ways)) for ways in assigner.ways] + [
+        rng.randrange(len(assigner.inputs[value])) for value in assigner.graph.inputs
+    ]
+
+
+@pytest.mark.parametrize("mesh", [*MESHES, "x=2, y=2, z=2"])
+def test_the_price_is_the_program_s(mesh: str) -> None:
+    """Also where shards are uneven, and with hubs that nobody would choose."""
+    for seed in range(12 if mesh.count(",") < 2 else 4):
+        rng = random.Random(seed)
+        sizes = (5, 6, 8) if seed % 2 else (768, 1536, 3072)
+        graph = random_graph(seed, 6 if mesh.count(",") < 2 else 3, sizes)
+        assigner = Assigner(graph, DeviceMesh(mesh), H100, uneven=True)
+        numeric, hubs = assigner.problem()
+        for _ in range(6):
+            choice = [rng.randrange(row.size) for row in numeric.costs]
+            for complete in (assigner.decode(choice), assigner.decode(choice, hubs)):
+                cost = price(complete, assigner.hardware, assigner.roles)
+                exact = program_cost(lower(complete), H100, graph)
+                assert (cost.compute, cost.communication, cost.hidden) == (
+                    exact.compute, exact.communication, exact.hidden
+                )  # fmt: skip
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_one_problem_lies_above_and_one_below(mesh: str) -> None:
+    """For any choice of ways, with its best hubs: the bound's problem is never dearer than the Program.
+
+    The plan's is not cheaper, but for rare choices where fewest bytes take longer.
+    """
+    under = tried = 0
+    for seed in range(60):
+        rng = random.Random(seed)
+        assigner = Assigner(random_graph(seed, 6), DeviceMesh(mesh), H100, *told(seed, DeviceMesh(mesh)))
+        above, below = assigner.terms(False), assigner.terms(True)
+        for _ in range(5):
+            choice = random_choice(assigner, rng)
+            cost = price(assigner.decode(choice), assigner.hardware, assigner.roles).objective
+            assert at_best_hubs(below, choice) <= cost * FINE, (mesh, seed)
+            under += cost > at_best_hubs(above, choice)
+            tried += 1
+    assert under <= (tried // 50 if "," in mesh else 0)
+
+
+def told(seed: int, mesh: DeviceMesh) -> tuple[dict[int, ShardingSpec], dict[int, ShardingSpec]]:
+    """For every third graph shardings of a value and of an output."""
+    if seed % 3:
+        return {}, {}
+    graph = random_graph(seed, 6)
+    value = graph.nodes[0].results[0]
+    updated = {output for _, output in graph.updates}
+    asked = [i for i in range(len(graph.outputs)) if i not in updated][:1]
+    first = [mesh.axis_names[0]]
+    return (
+        {value: ShardingSpec(mesh, first + [None] * (graph.type(value).rank - 1))},
+        {i: ShardingSpec(mesh, [None] * (graph.type(graph.outputs[i]).rank - 1) + first) for i in asked},
+    )
+
+
+def at_best_hubs(terms: Terms, choice: list[int]) -> int:
+    costs, edges, hubs = terms
+    chosen = set(hubs.values())
+    by_hub = {at: costs[at].copy() for at in chosen}
+    total = sum(int(row[pick]) for row, pick in zip(costs, choice))
+    for i, j, table in edges:
+        if j in chosen:
+            by_hub[j] += table[choice[i]]
+        elif i in chosen:
+            by_hub[i] += table[:, choice[j]]
+        else:
+            total += int(table[choice[i], choice[j]])
+    return total + sum(int(row.min()) for row in by_hub.values())
+
+
+# -- smaller problems -----------------------------------------------------------------------------------
+
+
+def stack(layers: int, first: int, last: int) -> Graph:
+    """Equal blocks between different ends."""
+    b = GraphBuilder("stack")
+    x = b.op("exp", [b.input((1536, 768))], [(1536, 768)])
+    x = b.op("matmul", [x, b.input((768, first))], [(1536, first)])
+    x = b.op("matmul", [x, b.input((first, 768))], [(1536, 768)])
+    for _ in range(layers):
+        up, down = b.input((768, 3072)), b.input((3072, 768))
+        h = b.op("exp", [b.op("matmul", [x, up], [(1536, 3072)])], [(1536, 3072)])
+        x = b.op("add", [x, b.op("matmul", [h, down], [(1536, 768)])], [(1536, 768)])
+    return b.finish([b.op("matmul", [x, b.input((768, last))], [(1536, last)])])
+
+
+@pytest.mark.parametrize("mesh", ["d=4", "x=2, y=2"])
+@pytest.mark.parametrize("layers", range(2, 7))
+def test_smaller_problems_have_the_same_optimum(mesh: str, layers: int) -> None:
+    assigner = Assigner(stack(layers, 1536, 6144), DeviceMesh(mesh), H100)
+    for bound in (True, False):
+        whole, _ = assigner.problem(bound)
+        costs, edges, _ = assigner.terms(bound)
+        small = compact(costs, edges)
+        expected = solve(whole)
+        assert expected.optimal
+        assert small.problem.nodes < whole.nodes
+        for choice in (eliminate(small.problem), solve(small.problem).choice):
+            assert choice is not None
+            assert small.problem.evaluate(choice).cost + small.offset == expected.cost
+            assert whole.evaluate(small.back(choice)).cost == expected.cost
+
+
+def test_equal_layers_share_their_tables() -> None:
+    """Of twice the layers the same arrays are made."""
+
+    def arrays(layers: int) -> int:
+        _, edges, _ = Assigner(stack(layers, 1536, 6144), DeviceMesh("d=4"), H100).terms(True)
+        return len({id(table) for _, _, table in edges})
+
+    assert arrays(12) == arrays(6)
+
+
+def test_too_wide_is_said() -> None:
+    costs = [np.zeros(60, np.int64)] * 8
+    edges = [(i, j, np.arange(3600).reshape(60, 60)) for i in range(8) for j in range(i)]
+    assert eliminate(NumericProblem.build(costs, edges)) is None
+
+
+# -- what users say -------------------------------------------------------------------------------------
+
+
+def test_what_was_given_is_kept() -> None:
+    graph, mesh = stack(1, 1536, 768), DeviceMesh("d=4")
+    rows, columns = ShardingSpec(mesh, ["d", None]), ShardingSpec(mesh, [None, "d"])
+    inside = graph.nodes[1].results[0]
+    assigner = Assigner(graph, mesh, H100, {graph.inputs[0]: rows, inside: columns}, {0: columns})
+    found = assigner.solve()
+    assert found.complete.inputs[0] == rows
+    assert found.complete.decisions[1].homes[0].same_layout(columns)
+    assert found.complete.outputs[0] == columns
+    program = lower(found.complete)
+    check_structure(program)
+    assert program_cost(program, H100, graph).objective == found.cost.objective
+    assert found.lower_bound <= found.cost.objective
+    assert found.cost.objective >= Assigner(graph, mesh, H100).solve().cost.objective
+
+
+def test_a_limit_of_memory_costs_time() -> None:
+    graph, mesh = stack(2, 1536, 6144), DeviceMesh("d=4")
+    free = Assigner(graph, mesh, H100).solve()
+    tight = Assigner(graph, mesh, H100, memory=30 * 2**20).solve()
+    assert tight.cost.objective >= free.cost.objective >= tight.lower_bound
+    assert program_cost(lower(tight.complete), H100, graph).objective == tight.cost.objective
+
+
+SCRIPT = """
+import sys; sys.path.insert(0, {here!r})
+from test_assign import Assigner, DeviceMesh, H100, random_graph
+for seed in range(8):
+    found = Assigner(random_graph(seed, 6), DeviceMesh("x=2, y=2"), H100).solve()
+    print(found.cost.objective, found.lower_bound, found.complete.inputs, found.complete.decisions, found.complete.hubs)
+"""
+
+
+def test_the_same_on_every_run() -> None:
+    script = SCRIPT.format(here=str(Path(__file__).parent))
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, check=True, env={**os.environ, "PYTHONHASHSEED": seed}
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert runs[0]
+    assert runs[0] == runs[1]

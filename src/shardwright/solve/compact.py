@@ -1,0 +1,221 @@
+"""Make a problem without memory smaller, exactly, doing the same work once for equal parts.
+
+Layers of a model repeat, and so do their tables: equal ones are one array.  Every operation here is remembered by the
+arrays it was done on, and gives the one array again.  So a stack of layers costs little more than a layer, and nobody
+has to find out where a layer begins.
+
+- A variable with one neighbour, or with two if the table between them stays small, is eliminated.
+- A strategy goes if another one is never dearer, whatever the neighbours do.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .numeric.problem import Ints, NumericProblem
+
+PAIR = 2_500
+"""The most entries of a table made by eliminating, unless those it is made of were larger."""
+CUBE = 4_000_000
+"""The most sums made at once."""
+ROUNDS = 6
+
+
+class _Once:
+    """Results of operations on arrays, by the identity of those; all arrays are kept, so that identities last."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[object, ...], Any] = {}
+        self.kept: list[object] = []
+
+    def array(self, found: Ints) -> Ints:
+        """The one array for all equal ones."""
+        same: Ints = self.known.setdefault(("is", found.shape, found.tobytes()), found)
+        return same
+
+    def turned(self, table: Ints) -> Ints:
+        key = ("turned", id(table))
+        found: Ints | None = self.known.get(key)
+        if found is None:
+            self.kept.append(table)
+            found = self.known[key] = self.array(np.ascontiguousarray(table.T))
+        return found
+
+    def plus(self, a: Ints, b: Ints) -> Ints:
+        key = ("plus", id(a), id(b))
+        found: Ints | None = self.known.get(key)
+        if found is None:
+            self.kept += [a, b]
+            found = self.known[key] = self.array(a + b)
+        return found
+
+    def leaf(self, cost: Ints, table: Ints) -> tuple[Ints, Ints]:
+        """For each strategy of the neighbour the best price and pick."""
+        key = ("leaf", id(cost), id(table))
+        found: tuple[Ints, Ints] | None = self.known.get(key)
+        if found is None:
+            self.kept += [cost, table]
+            total = cost[:, None] + table
+            found = self.known[key] = self.array(total.min(0)), total.argmin(0)
+        return found
+
+    def between(self, cost: Ints, a: Ints, b: Ints) -> tuple[Ints, Ints]:
+        """For each pair of strategies of the two neighbours the best price and pick."""
+        key = ("between", id(cost), id(a), id(b))
+        found: tuple[Ints, Ints] | None = self.known.get(key)
+        if found is None:
+            self.kept += [cost, a, b]
+            total = (cost[:, None] + a)[:, :, None] + b[:, None, :]
+            found = self.known[key] = self.array(total.min(0)), total.argmin(0)
+        return found
+
+    def useful(self, cost: Ints, tables: Sequence[Ints]) -> Ints | None:
+        """The strategies that no other one beats; None if those are all."""
+        key = ("useful", id(cost), *map(id, tables))
+        if key not in self.known:
+            self.kept += [cost, *tables]
+            self.known[key] = self._useful(cost, tables)
+        found: Ints | None = self.known[key]
+        return found
+
+    def _useful(self, cost: Ints, tables: Sequence[Ints]) -> Ints | None:
+        more = cost[:, None] - cost  # what the column saves against the row, at worst
+        for table in tables:
+            if table.shape[0] * table.size > CUBE:
+                return None
+            more = more + (table[:, None, :] - table[None]).min(2)
+        order = np.arange(cost.size)
+        # Of two that beat each other the first stays.
+        beaten = (more >= 0) & ~((more.T >= 0) & (order[:, None] <= order))
+        kept = np.flatnonzero(~beaten.any(1))
+        return None if kept.size == cost.size else kept
+
+    def rows(self, array: Ints, kept: Ints) -> Ints:
+        key = ("rows", id(array), kept.tobytes())
+        found: Ints | None = self.known.get(key)
+        if found is None:
+            self.kept.append(array)
+            found = self.known[key] = self.array(np.ascontiguousarray(array[kept]))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Compact:
+    """A smaller problem whose optimum plus ``offset`` is the original's, and the way back."""
+
+    problem: NumericProblem
+    offset: int
+    size: int
+    left: tuple[int, ...]
+    steps: tuple[tuple[int, int, int, Ints], ...]
+    """Variable, its neighbours or -1, and its strategy for theirs (or by its own, where some went)."""
+
+    def back(self, choice: Sequence[int]) -> list[int]:
+        full = [0] * self.size
+        for at, pick in zip(self.left, choice):
+            full[at] = pick
+        for at, first, second, picks in reversed(self.steps):
+            if first < 0:
+                full[at] = int(picks[full[at]])
+            elif second < 0:
+                full[at] = int(picks[full[first]])
+            else:
+                full[at] = int(picks[full[first], full[second]])
+        return full
+
+
+def compact(costs: Sequence[Ints], edges: Sequence[tuple[int, int, Ints]], name: str = "") -> Compact:
+    """Arrays given more than once should be the same object; none is changed."""
+    work = _Compaction(costs, edges)
+    for _ in range(ROUNDS):
+        work.eliminate()
+        if not work.prune():
+            break
+    return work.result(name)
+
+
+class _Compaction:
+    def __init__(self, costs: Sequence[Ints], edges: Sequence[tuple[int, int, Ints]]) -> None:
+        self.once = _Once()
+        self.cost = [self.once.array(row) for row in costs]
+        self.tables: list[dict[int, Ints]] = [{} for _ in costs]
+        self.gone = [False] * len(costs)
+        self.steps: list[tuple[int, int, int, Ints]] = []
+        self.offset = 0
+        for i, j, table in edges:
+            if i == j:
+                self.cost[i] = self.once.array(self.cost[i] + np.diagonal(table))
+            else:
+                self.link(i, j, table)
+
+    def link(self, i: int, j: int, table: Ints) -> None:
+        known = self.tables[i].get(j)
+        if known is not None:
+            table = self.once.plus(known, table)
+        self.tables[i][j] = table
+        self.tables[j][i] = self.once.turned(table)
+
+    def eliminate(self) -> None:
+        queue = deque(at for at in range(len(self.cost)) if not self.gone[at])
+        waiting = set(queue)
+        while queue:
+            at = queue.popleft()
+            waiting.discard(at)
+            if self.gone[at] or len(self.tables[at]) > 2:
+                continue
+            near = list(self.tables[at])
+            if not near:
+                pick = int(self.cost[at].argmin())
+                self.offset += int(self.cost[at][pick])
+                self.steps.append((at, -1, -1, np.full(self.cost[at].size, pick)))
+            elif len(near) == 1:
+                price, picks = self.once.leaf(self.cost[at], self.tables[at][near[0]])
+                self.cost[near[0]] = self.once.plus(self.cost[near[0]], price)
+                self.steps.append((at, near[0], -1, picks))
+            else:
+                first, second = near
+                a, b = self.tables[at][first], self.tables[at][second]
+                size = a.shape[1] * b.shape[1]
+                if size > max(PAIR, a.size, b.size) or size * a.shape[0] > CUBE:
+                    continue
+                price, picks = self.once.between(self.cost[at], a, b)
+                self.steps.append((at, first, second, picks))
+                self.link(first, second, price)
+            self.gone[at] = True
+            for other in near:
+                del self.tables[other][at]
+            self.tables[at] = {}
+            for other in near:
+                if len(self.tables[other]) <= 2 and other not in waiting:
+                    waiting.add(other)
+                    queue.append(other)
+
+    def prune(self) -> bool:
+        """Drop strategies that are never needed; whether there were any."""
+        found = False
+        for at in range(len(self.cost)):
+            if self.gone[at] or self.cost[at].size == 1:
+                continue
+            kept = self.once.useful(self.cost[at], list(self.tables[at].values()))
+            if kept is None:
+                continue
+            found = True
+            self.cost[at] = self.once.rows(self.cost[at], kept)
+            self.steps.append((at, -1, -1, kept))
+            for other, table in self.tables[at].items():
+                smaller = self.once.rows(table, kept)
+                self.tables[at][other] = smaller
+                self.tables[other][at] = self.once.turned(smaller)
+        return found
+
+    def result(self, name: str) -> Compact:
+        left = [at for at in range(len(self.cost)) if not self.gone[at]]
+        place = {at: i for i, at in enumerate(left)}
+        edges = [(place[i], place[j], table) for i in left for j, table in sorted(self.tables[i].items()) if i < j]
+        small = NumericProblem.build([self.cost[at] for at in left], edges, name=name)
+        return Compact(small, self.offset, len(self.cost), tuple(left), tuple(self.steps))
