@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ..cost.comm import steps_cost
 from ..cost.machine import Hardware
 from ..cost.memory import local_bytes
+from ..cost.overlap import graph_roles
 from ..ir.graph import Graph
 from ..propagate.complete import Complete
 from ..spec.reshard import reshard
 from ..spec.sharding import ShardingSpec
+from .price import steps_shown
 
 
 def tighten(complete: Complete, hardware: Hardware, pinned: Mapping[int, ShardingSpec]) -> Complete:
     """The same decisions, with inputs that hold fewer bytes where that costs nothing."""
     graph, hardware = complete.graph, hardware.on(complete.mesh)
-    needs = _needs(complete)
+    needs, roles = _needs(complete), graph_roles(graph)
     homes = dict(zip(graph.inputs, complete.inputs))
     for decision in complete.decisions:
         homes.update(zip(graph.nodes[decision.node].results, decision.homes))
@@ -36,9 +37,9 @@ def tighten(complete: Complete, hardware: Hardware, pinned: Mapping[int, Shardin
             continue
 
         def cost(spec: ShardingSpec, value: int = value, made: int | None = made) -> int:
-            total = _copies(graph, complete, hardware, value, spec, needs.get(value, []))
+            total = _copies(graph, complete, hardware, roles, value, spec, needs.get(value, []))
             if made is not None:
-                total += _copies(graph, complete, hardware, made, homes[made], [*needs.get(made, []), spec])
+                total += _copies(graph, complete, hardware, roles, made, homes[made], [*needs.get(made, []), spec])
             return total
 
         type = graph.type(value)
@@ -70,10 +71,16 @@ def _needs(complete: Complete) -> dict[int, list[ShardingSpec]]:
 
 
 def _copies(
-    graph: Graph, complete: Complete, hardware: Hardware, value: int, home: ShardingSpec, wanted: Sequence[ShardingSpec]
+    graph: Graph,
+    complete: Complete,
+    hardware: Hardware,
+    roles: Sequence[str | None],
+    value: int,
+    home: ShardingSpec,
+    wanted: Sequence[ShardingSpec],
 ) -> int:
     """What lowering will pay for copies of one value, made as it makes them."""
-    type, held, total = graph.type(value), [home.closed()], 0
+    type, held, total, role = graph.type(value), [home.closed()], 0, roles[value]
     hub = complete.hubs.get(value)
     for spec in wanted:
         if spec in held:
@@ -81,6 +88,6 @@ def _copies(
         for target in (hub, spec) if hub is not None and hub not in held and hub != spec else (spec,):
             assert target is not None
             ways = [reshard(copy, target, type.shape, type.item_bytes, idle=False) for copy in held]
-            total += steps_cost(min(ways, key=lambda steps: sum(step.bytes for step in steps)), hardware)
+            total += steps_shown(min(ways, key=lambda steps: sum(step.bytes for step in steps)), role, hardware)
             held.append(target)
     return total
