@@ -38,6 +38,12 @@ CASES: dict[str, Any] = {
     "llama megatron": (zoo.llama, lambda: zoo.tokens(6, 8, 96), {**zoo.BATCH, **zoo.MEGATRON}),
     "llama zero3": (zoo.llama, lambda: zoo.tokens(8, 8, 96), "zero3"),
     "llama sequence": (zoo.llama, lambda: zoo.tokens(2, 8, 96), zoo.SEQUENCE),
+    "llama mixed": (
+        lambda: zoo.llama(vocab_size=97, num_key_value_heads=2),
+        lambda: zoo.tokens(6, 7, 97),
+        {**zoo.BATCH, "*.q_proj.weight": "[tp, dp]", "*.down_proj.weight": "[dp, tp]", "*.norm.weight": "[tp]"},
+    ),
+    "gpt2 megatron": (zoo.gpt2, lambda: zoo.tokens(6, 8, 96), {**zoo.BATCH, **zoo.MEGATRON_GPT2}),
     "gpt2 uneven": (
         lambda: zoo.gpt2(vocab_size=50257, n_embd=18, n_head=2, n_layer=1),
         lambda: zoo.tokens(6, 5, 50257),
@@ -48,6 +54,21 @@ CASES: dict[str, Any] = {
         zoo.Experts,
         lambda: {"x": torch.randn(6, 3, 8)},
         {"x": "[dp, _, _]", "up": "[tp, _, _]", "down": "[tp, _, _]"},
+    ),
+    "cell": (zoo.Cell, lambda: {"x": torch.randn(6, 4, 6)}, {"x": "[dp, _, _]", "take.weight": "[tp, _]"}),
+    "unet": (
+        zoo.UNet,
+        lambda: {"x": torch.randn(6, 2, 8, 8)},
+        {"x": "[dp, _, _, _]", "inner.weight": "[_, tp, _, _]"},
+    ),
+    "recommender": (
+        zoo.Recommender,
+        lambda: {
+            "items": torch.randint(0, 13, (6, 3)),
+            "users": torch.randint(0, 7, (6,)),
+            "clicked": torch.rand(6).round(),
+        },
+        {"users": "[dp]", "clicked": "[dp]", "users.weight": "[tp, _]", "items.weight": "[_, tp]"},
     ),
 }
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from launch import launch
 
-CHECKS = ("llama megatron", "llama zero3", "llama sequence", "gpt2 uneven", "resnet", "experts", "strategies", "mapped")
+CHECKS = (
+    "llama megatron", "llama zero3", "llama sequence", "llama mixed", "gpt2 megatron", "gpt2 uneven", "resnet",
+    "experts", "cell", "unet", "recommender", "strategies", "mapped",
+)  # fmt: skip
 
 
 def test_models_on_four_processes() -> None:

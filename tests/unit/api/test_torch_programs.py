@@ -60,6 +60,11 @@ def _cases():
             lambda: tokens(6, 5, 50257),
             {**zoo.BATCH, **zoo.MEGATRON_GPT2},
         ),
+        "gpt2 odd": (
+            lambda: gpt2(vocab_size=101, n_embd=20, n_layer=1),
+            lambda: tokens(6, 5, 101),
+            {**zoo.BATCH, **zoo.MEGATRON_GPT2},
+        ),
         "gpt2 zero3": (gpt2, lambda: tokens(8, 8, 96), "zero3"),
         "resnet": (
             zoo.ResNet,
