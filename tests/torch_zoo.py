@@ -194,3 +194,61 @@ MEGATRON_GPT2 = {
 }  # fmt: skip
 BATCH = {"ids": "[dp, _]", "labels": "[dp, _]"}
 SEQUENCE = {"ids": "[dp, tp]", "labels": "[dp, tp]"}
+
+
+def _cases():
+    return {
+        "llama megatron": (llama, lambda: tokens(6, 8, 96), {**BATCH, **MEGATRON}),
+        "llama zero3": (llama, lambda: tokens(8, 8, 96), "zero3"),
+        "llama sequence": (llama, lambda: tokens(2, 8, 96), SEQUENCE),
+        "llama mixed": (
+            lambda: llama(vocab_size=97, num_key_value_heads=2),
+            lambda: tokens(6, 7, 97),
+            {**BATCH, "*.q_proj.weight": "[tp, dp]", "*.down_proj.weight": "[dp, tp]", "*.norm.weight": "[tp]"},
+        ),
+        "gpt2 megatron": (gpt2, lambda: tokens(6, 8, 96), {**BATCH, **MEGATRON_GPT2}),
+        "gpt2 uneven": (
+            lambda: gpt2(vocab_size=50257, n_embd=20, n_layer=1),
+            lambda: tokens(6, 5, 50257),
+            {**BATCH, **MEGATRON_GPT2},
+        ),
+        "gpt2 odd": (
+            lambda: gpt2(vocab_size=101, n_embd=20, n_layer=1),
+            lambda: tokens(6, 5, 101),
+            {**BATCH, **MEGATRON_GPT2},
+        ),
+        "gpt2 zero3": (gpt2, lambda: tokens(8, 8, 96), "zero3"),
+        "resnet": (
+            ResNet,
+            lambda: {"x": torch.randn(6, 3, 12, 12), "labels": torch.randint(0, 5, (6,))},
+            {"x": "[dp, _, _, _]", "labels": "[dp]", "conv2.weight": "[tp, _, _, _]"},
+        ),
+        "experts": (Experts, lambda: {"x": torch.randn(6, 3, 8)}, {"x": "[dp, _, _]", "up": "[tp, _, _]",
+                                                                       "down": "[tp, _, _]"}),
+        "cell": (Cell, lambda: {"x": torch.randn(6, 4, 6)}, {"x": "[dp, _, _]", "take.weight": "[tp, _]"}),
+        "unet": (
+            UNet,
+            lambda: {"x": torch.randn(6, 2, 8, 8)},
+            {"x": "[dp, _, _, _]", "inner.weight": "[_, tp, _, _]"},
+        ),
+        "recommender": (
+            Recommender,
+            lambda: {"items": torch.randint(0, 13, (6, 3)), "users": torch.randint(0, 7, (6,)),
+                     "clicked": torch.rand(6).round()},
+            {"users": "[dp]", "clicked": "[dp]", "users.weight": "[tp, _]", "items.weight": "[_, tp]"},
+        ),
+    }  # fmt: skip
+
+
+CASES = _cases()
+"""Name -> how to make a model, how to make a batch, and shardings for a mesh with axes dp and tp."""
+
+
+def case(name):
+    """A model, a batch, and shardings of parameters and batch."""
+    make, data, specs = CASES[name]
+    model, batch = make(), data()
+    if specs == "zero3":  # also where it does not divide: shards are uneven, or empty
+        cut = {**dict(model.named_parameters()), **batch}
+        specs = {key: "[dp+tp" + ", _" * (tensor.dim() - 1) + "]" for key, tensor in cut.items()}
+    return model, batch, specs

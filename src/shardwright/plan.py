@@ -141,7 +141,7 @@ class Plan:
         )  # fmt: skip
         mesh = DeviceMesh(plan.mesh)
         for spec in (*plan.inputs.values(), *plan.outputs):
-            ShardingSpec.of(spec, mesh, spec.count(",") + 1 if spec.split("//")[0].strip() != "[]" else 0)
+            ShardingSpec.parse(spec, mesh)
         return plan
 
     # -- comparing --------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import copy
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,64 +21,10 @@ import torch_zoo as zoo
 MESH = "dp=2, tp=2"
 
 
-def zero3(model: Any) -> dict[str, str]:
-    found = {}
-    for name, parameter in model.named_parameters():
-        rest = ", _" * (parameter.dim() - 1)
-        found[name] = f"[dp+tp{rest}]"  # also where it does not divide: shards are uneven, or empty
-    return found
-
-
-def images() -> dict[str, Any]:
-    return {"x": torch.randn(6, 3, 12, 12), "labels": torch.randint(0, 5, (6,))}
-
-
-CASES: dict[str, Any] = {
-    "llama megatron": (zoo.llama, lambda: zoo.tokens(6, 8, 96), {**zoo.BATCH, **zoo.MEGATRON}),
-    "llama zero3": (zoo.llama, lambda: zoo.tokens(8, 8, 96), "zero3"),
-    "llama sequence": (zoo.llama, lambda: zoo.tokens(2, 8, 96), zoo.SEQUENCE),
-    "llama mixed": (
-        lambda: zoo.llama(vocab_size=97, num_key_value_heads=2),
-        lambda: zoo.tokens(6, 7, 97),
-        {**zoo.BATCH, "*.q_proj.weight": "[tp, dp]", "*.down_proj.weight": "[dp, tp]", "*.norm.weight": "[tp]"},
-    ),
-    "gpt2 megatron": (zoo.gpt2, lambda: zoo.tokens(6, 8, 96), {**zoo.BATCH, **zoo.MEGATRON_GPT2}),
-    "gpt2 uneven": (
-        lambda: zoo.gpt2(vocab_size=50257, n_embd=18, n_head=2, n_layer=1),
-        lambda: zoo.tokens(6, 5, 50257),
-        {**zoo.BATCH, **zoo.MEGATRON_GPT2},
-    ),
-    "resnet": (zoo.ResNet, images, {"x": "[dp, _, _, _]", "labels": "[dp]", "conv2.weight": "[tp, _, _, _]"}),
-    "experts": (
-        zoo.Experts,
-        lambda: {"x": torch.randn(6, 3, 8)},
-        {"x": "[dp, _, _]", "up": "[tp, _, _]", "down": "[tp, _, _]"},
-    ),
-    "cell": (zoo.Cell, lambda: {"x": torch.randn(6, 4, 6)}, {"x": "[dp, _, _]", "take.weight": "[tp, _]"}),
-    "unet": (
-        zoo.UNet,
-        lambda: {"x": torch.randn(6, 2, 8, 8)},
-        {"x": "[dp, _, _, _]", "inner.weight": "[_, tp, _, _]"},
-    ),
-    "recommender": (
-        zoo.Recommender,
-        lambda: {
-            "items": torch.randint(0, 13, (6, 3)),
-            "users": torch.randint(0, 7, (6,)),
-            "clicked": torch.rand(6).round(),
-        },
-        {"users": "[dp]", "clicked": "[dp]", "users.weight": "[tp, _]", "items.weight": "[_, tp]"},
-    ),
-}
-
-
 def train(case: str) -> None:
     torch.manual_seed(0)
-    make, data, specs = CASES[case]
-    model, batch = make(), data()
+    model, batch, specs = zoo.case(case)
     eager = copy.deepcopy(model)
-    if specs == "zero3":
-        specs = {**zero3(model), "ids": "[dp+tp, _]", "labels": "[dp+tp, _]"}
     ours, theirs = (torch.optim.AdamW(m.parameters(), lr=1e-3, eps=1e-3) for m in (model, eager))
     step = swt.shard_step(model, mesh=MESH, optimizer=ours, specs=specs, **batch)
     assert step.engine.name == "torch"
@@ -151,7 +96,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
     dist.init_process_group("gloo")
-    for case in CASES:
+    for case in zoo.CASES:
         train(case)
         print(f"passed {case}", flush=True)
     strategies()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+import torch_zoo as zoo
 from launch import launch
 
-CHECKS = (
-    "llama megatron", "llama zero3", "llama sequence", "llama mixed", "gpt2 megatron", "gpt2 uneven", "resnet",
-    "experts", "cell", "unet", "recommender", "strategies", "mapped",
-)  # fmt: skip
+CHECKS = (*zoo.CASES, "strategies", "mapped")
 
 
 def test_models_on_four_processes() -> None:

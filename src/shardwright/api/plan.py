@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..cost import Hardware, hardware_of, memory_profile, program_cost, simulate
-from ..errors import GraphError, PlanInfeasible, ShardwrightError
+from ..errors import GraphError, PlanInfeasible, ShardwrightError, near_misses
 from ..frontends.numpy import Traced, prepare, trace
 from ..frontends.numpy.trees import flatten, unflatten
 from ..ir.digest import program_hash
@@ -95,8 +95,6 @@ class Planned:
         graph = self.complete.graph
         value = graph.by_name.get(name)
         if value is None or value not in graph.inputs:
-            from ..errors import near_misses
-
             names = [graph.values[v].name for v in graph.inputs]
             raise GraphError(f"no input is called {name!r}", help=near_misses(name, names))
         chosen = dict(zip(graph.inputs, self.complete.inputs))[value]

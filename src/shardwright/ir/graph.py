@@ -90,6 +90,17 @@ class Value:
         return self.type.shape
 
 
+def flat_operands(operands: Iterable[Operand]) -> tuple[int, ...]:
+    """Lists flattened, absent ones left out."""
+    flat: list[int] = []
+    for operand in operands:
+        if isinstance(operand, tuple):
+            flat.extend(operand)
+        elif operand is not None:
+            flat.append(operand)
+    return tuple(flat)
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """One op.  ``views`` are pairs (result, flat operand): that result shows that operand's bytes."""
@@ -104,13 +115,7 @@ class Node:
     @property
     def inputs(self) -> tuple[int, ...]:
         """The tensors that go in, lists flattened and absent ones left out: what a rule speaks of."""
-        flat: list[int] = []
-        for operand in self.operands:
-            if isinstance(operand, tuple):
-                flat.extend(operand)
-            elif operand is not None:
-                flat.append(operand)
-        return tuple(flat)
+        return flat_operands(self.operands)
 
     def attr(self, name: str, default: Any = None) -> Any:
         for key, value in self.attrs:

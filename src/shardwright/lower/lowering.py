@@ -14,7 +14,7 @@ from ..ir.graph import Attrs, Graph, Node, Operand, TensorType
 from ..ir.program import Instr, Local, Program, check_program
 from ..propagate.complete import Complete, Decision
 from ..spec.axes import Axes
-from ..spec.reshard import Step, reshard
+from ..spec.reshard import Step, nearest
 from ..spec.sharding import ShardingSpec, sort_partial
 from .forms import FORMS, FormContext
 
@@ -204,10 +204,9 @@ class Lowering:
         if hub is not None and hub not in copies and hub != spec:
             self.copy_in(value, hub, cause)
         type = self.graph.type(value)
-        ways = [reshard(copy, spec, type.shape, type.item_bytes, idle=False) for copy in copies]
-        best = min(range(len(ways)), key=lambda i: sum(step.bytes for step in ways[i]))
+        best, steps = nearest(list(copies), spec, type.shape, type.item_bytes)
         local = list(copies.values())[best]
-        for step in ways[best]:
+        for step in steps:
             local = self.step(value, local, step, cause)
         copies[spec] = local
         return local

@@ -18,7 +18,7 @@ from ..propagate.complete import Complete, Decision
 from ..propagate.parts import complete_parts, in_parts, parts_of
 from ..rules.registry import find
 from ..spec.axes import Axes
-from ..spec.reshard import Step, reshard
+from ..spec.reshard import Step, nearest
 from ..spec.rule import OpShardingRule
 from ..spec.sharding import ShardingSpec, sort_partial
 
@@ -122,11 +122,7 @@ class _Copies:
                     self.held[value].append(copy)
 
     def parts(self, node: Node, decision: Decision) -> None:
-        inner = parts_of(self.graph, node)
-        assert inner is not None
-        made = complete_parts(inner, self.complete.mesh, decision.operands, decision.results)
-        assert isinstance(made, Complete)
-        found = price_parts(made, self.hardware)
+        found = parts_cost(self.graph, node, decision, self.hardware)
         self.compute += found.compute
         self.spent += found.communication
         self.shown += found.communication
@@ -140,8 +136,7 @@ class _Copies:
         if hub is not None and hub not in held and hub != spec:
             self.copy(value, hub)
         type = self.graph.type(value)
-        ways = [reshard(copy, spec, type.shape, type.item_bytes, idle=False) for copy in held]
-        best = min(ways, key=lambda steps: sum(step.bytes for step in steps))
+        _, best = nearest(held, spec, type.shape, type.item_bytes)
         self.spent += steps_shown(best, None, self.hardware)
         self.shown += steps_shown(best, self.roles[value] if self.roles is not None else None, self.hardware)
         held.append(spec)
@@ -158,6 +153,15 @@ def price(complete: Complete, hardware: Hardware, roles: Sequence[str | None] | 
     ``roles`` are those of the graph's values (`cost.overlap.graph_roles`); without them nothing hides.
     """
     return _Copies(complete, hardware.on(complete.mesh), roles).run()
+
+
+def parts_cost(graph: Graph, node: Node, decision: Decision, hardware: Hardware) -> ProgramCost:
+    """What a node costs that is carried out in its parts."""
+    inner = parts_of(graph, node)
+    assert inner is not None  # or `complete` would have said so
+    made = complete_parts(inner, decision.results[0].mesh, decision.operands, decision.results)
+    assert isinstance(made, Complete)
+    return price_parts(made, hardware)
 
 
 def price_parts(made: Complete, hardware: Hardware) -> ProgramCost:

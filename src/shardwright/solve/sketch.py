@@ -1,8 +1,9 @@
 """The exact estimate of a completed plan: what lowering will write, priced without writing it.
 
 The same bookkeeping as lowering: each copy of a value is made once, from the copy from which fewest bytes are sent.
-So the cost equals that of the lowered Program, and the peak what running it reports (a local form counts as one op
-here; lowered it also has a few scalars).
+So the cost equals that of the lowered Program, and the peak what running it reports (a local form, or an op in its
+parts, counts as one op here; lowered it also has a few values of its own).  `price` does the same for costs alone, with
+hubs and what hides, which the simple solver does not know.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from ..cost.comm import sent_cost
 from ..cost.memory import Moment, local_bytes, peak_live
 from ..ir.graph import TensorType
 from ..propagate.complete import Complete, Decision
+from ..propagate.parts import in_parts
+from ..spec.reshard import nearest
 from ..spec.sharding import ShardingSpec
+from .price import parts_cost
 from .problem import Problem
 
 
@@ -45,7 +49,12 @@ class Sketch:
         reads = tuple(self.copy(value, spec) for value, spec in zip(node.inputs, decision.operands))
         made = tuple(self.new(spec, graph.type(value)) for value, spec in zip(node.results, decision.results))
         self.moments.append(Moment(reads, made, node.views))
-        self.compute += self.problem.time(decision.node, decision.axes, (*decision.operands, *decision.results))
+        if decision.rule is not None and in_parts(decision.rule, decision.axes):
+            inside = parts_cost(graph, node, decision, self.problem.hardware)
+            self.compute += inside.compute
+            self.communication += inside.communication
+        else:
+            self.compute += self.problem.time(decision.node, decision.axes, (*decision.operands, *decision.results))
         for value, spec, home, local in zip(node.results, decision.results, decision.homes, made):
             self.copies[value] = {spec.closed(): local}
             if not home.same_layout(spec):
@@ -62,10 +71,9 @@ class Sketch:
         if spec in held:
             return held[spec]
         type = self.problem.graph.type(value)
-        ways = [self.problem.steps(value, copy, spec) for copy in held]
-        best = min(range(len(ways)), key=lambda i: sum(step.bytes for step in ways[i]))
+        best, steps = nearest(list(held), spec, type.shape, type.item_bytes)
         local = list(held.values())[best]
-        for step in ways[best]:
+        for step in steps:
             made = self.new(step.after, type)
             self.moments.append(Moment((local,), (made,)))
             self.communication += sent_cost(step.kind, step.axes, step.bytes, self.problem.hardware)

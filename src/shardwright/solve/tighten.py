@@ -14,7 +14,7 @@ from ..cost.memory import local_bytes
 from ..cost.overlap import graph_roles
 from ..ir.graph import Graph
 from ..propagate.complete import Complete
-from ..spec.reshard import reshard
+from ..spec.reshard import nearest
 from ..spec.sharding import ShardingSpec
 from .price import steps_shown
 
@@ -87,7 +87,7 @@ def _copies(
             continue
         for target in (hub, spec) if hub is not None and hub not in held and hub != spec else (spec,):
             assert target is not None
-            ways = [reshard(copy, target, type.shape, type.item_bytes, idle=False) for copy in held]
-            total += steps_shown(min(ways, key=lambda steps: sum(step.bytes for step in steps)), role, hardware)
+            _, steps = nearest(held, target, type.shape, type.item_bytes)
+            total += steps_shown(steps, role, hardware)
             held.append(target)
     return total

@@ -177,6 +177,15 @@ def _local_bytes(spec: ShardingSpec, shape: Shape, item_bytes: int) -> int:
     return prod(spec.padded_shape(shape)) * item_bytes
 
 
+def nearest(
+    copies: Sequence[ShardingSpec], target: ShardingSpec, shape: Shape, item_bytes: int
+) -> tuple[int, tuple[Step, ...]]:
+    """The copy from which fewest bytes are sent, and the steps: one rule for whoever makes copies or prices them."""
+    ways = [reshard(copy, target, shape, item_bytes, idle=False) for copy in copies]
+    best = min(range(len(ways)), key=lambda i: sum(step.bytes for step in ways[i]))
+    return best, ways[best]
+
+
 def reshard_bytes(
     source: ShardingSpec, target: ShardingSpec, shape: Sequence[int], item_bytes: int = 4, idle: bool = True
 ) -> int:

@@ -28,74 +28,8 @@ def _double():
     torch.set_default_dtype(before)
 
 
-def zero3(model):
-    """Every parameter of which a dim divides is cut along it, by all devices; so is the batch."""
-    found = {}
-    for name, parameter in model.named_parameters():
-        at = next((d for d, size in enumerate(parameter.shape) if size % 8 == 0), None)
-        if at is not None:
-            found[name] = "[" + ", ".join("dp+tp" if d == at else "_" for d in range(parameter.dim())) + "]"
-    return found
-
-
-def batch_of(data, axes):
-    return {name: f"[{axes}" + ", _" * (tensor.dim() - 1) + "]" for name, tensor in data.items()}
-
-
-def _cases():
-    llama, gpt2 = zoo.llama, zoo.gpt2
-    tokens = zoo.tokens
-    return {
-        "llama megatron": (llama, lambda: tokens(6, 8, 96), {**zoo.BATCH, **zoo.MEGATRON}),
-        "llama zero3": (llama, lambda: tokens(8, 8, 96), "zero3"),
-        "llama sequence": (llama, lambda: tokens(2, 8, 96), zoo.SEQUENCE),
-        "llama mixed": (
-            lambda: llama(vocab_size=97, num_key_value_heads=2),
-            lambda: tokens(6, 7, 97),
-            {**zoo.BATCH, "*.q_proj.weight": "[tp, dp]", "*.down_proj.weight": "[dp, tp]", "*.norm.weight": "[tp]"},
-        ),
-        "gpt2 megatron": (gpt2, lambda: tokens(6, 8, 96), {**zoo.BATCH, **zoo.MEGATRON_GPT2}),
-        "gpt2 uneven": (
-            lambda: gpt2(vocab_size=50257, n_embd=20, n_layer=1),
-            lambda: tokens(6, 5, 50257),
-            {**zoo.BATCH, **zoo.MEGATRON_GPT2},
-        ),
-        "gpt2 odd": (
-            lambda: gpt2(vocab_size=101, n_embd=20, n_layer=1),
-            lambda: tokens(6, 5, 101),
-            {**zoo.BATCH, **zoo.MEGATRON_GPT2},
-        ),
-        "gpt2 zero3": (gpt2, lambda: tokens(8, 8, 96), "zero3"),
-        "resnet": (
-            zoo.ResNet,
-            lambda: {"x": torch.randn(6, 3, 12, 12), "labels": torch.randint(0, 5, (6,))},
-            {"x": "[dp, _, _, _]", "labels": "[dp]", "conv2.weight": "[tp, _, _, _]"},
-        ),
-        "experts": (zoo.Experts, lambda: {"x": torch.randn(6, 3, 8)}, {"x": "[dp, _, _]", "up": "[tp, _, _]",
-                                                                       "down": "[tp, _, _]"}),
-        "cell": (zoo.Cell, lambda: {"x": torch.randn(6, 4, 6)}, {"x": "[dp, _, _]", "take.weight": "[tp, _]"}),
-        "unet": (
-            zoo.UNet,
-            lambda: {"x": torch.randn(6, 2, 8, 8)},
-            {"x": "[dp, _, _, _]", "inner.weight": "[_, tp, _, _]"},
-        ),
-        "recommender": (
-            zoo.Recommender,
-            lambda: {"items": torch.randint(0, 13, (6, 3)), "users": torch.randint(0, 7, (6,)),
-                     "clicked": torch.rand(6).round()},
-            {"users": "[dp]", "clicked": "[dp]", "users.weight": "[tp, _]", "items.weight": "[_, tp]"},
-        ),
-    }  # fmt: skip
-
-
-CASES = _cases()
-
-
 def sharded(case, **about):
-    make, data, specs = CASES[case]
-    model, batch = make(), data()
-    if specs == "zero3":
-        specs = {**zero3(model), **batch_of(batch, "dp+tp")}
+    model, batch, specs = zoo.case(case)
     known = {name for name, _ in model.named_parameters()} | set(batch)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-3)
     step = swt.shard_step(model, mesh=MESH, optimizer=optimizer, specs=specs, **about, **batch)
@@ -103,7 +37,7 @@ def sharded(case, **about):
     return model, batch, step
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", zoo.CASES)
 def test_trains_as_eager_does(case):
     """Three AdamW steps.  Its eps is large: with a tiny one, gradients that are zero but for rounding take a step."""
     torch.manual_seed(1)
@@ -125,7 +59,7 @@ def test_trains_as_eager_does(case):
         torch.testing.assert_close(left, right, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case != "gpt2 uneven"])
+@pytest.mark.parametrize("case", [case for case in zoo.CASES if case != "gpt2 uneven"])
 def test_is_proven(case):
     """Exactly, at these small shapes; and a program without one of its collectives is not."""
     _, _, step = sharded(case)
@@ -141,7 +75,7 @@ def test_is_proven(case):
 
 
 def test_no_op_of_these_models_lacks_a_rule():
-    for case in CASES:
+    for case in zoo.CASES:
         notes = sharded(case)[2].program.notes
         assert not [note for note in notes if "no rule" in note], (case, notes)
 
@@ -193,3 +127,12 @@ def test_errors():
         sw.shard_map(model, MESH, engine="cuda")(x)
     with pytest.raises(sw.SpecError, match="in_specs names 'z'"):
         sw.shard_map(lambda x: x, MESH, in_specs={"z": "[dp, _]"})(x)
+
+
+def test_an_index_out_of_range_is_refused_where_the_table_is_split():
+    """Each device lacks the row; without a word the result would be zero."""
+    table = torch.randn(8, 4)
+    f = sw.shard_map(torch.nn.functional.embedding, MESH, in_specs=("[_]", "[tp, _]"))
+    torch.testing.assert_close(f(torch.tensor([0, 7]), table), table[[0, 7]])
+    with pytest.raises(RuntimeError, match="out of range: the table has 8 rows"):
+        f(torch.tensor([0, 8]), table)

@@ -125,8 +125,13 @@ def _neutral(kind: str, dtype: Any) -> Any:
 # -- local forms: what a device computes of a dim that is split --------------------------------------------
 
 
-def _mine(index: Any, offset: Any, rows: int) -> tuple[Any, Any]:
-    """Places in this device's part, which begins at ``offset``, and which of them there are."""
+def _mine(index: Any, offset: Any, rows: int, size: int) -> tuple[Any, Any]:
+    """Places in this device's part of ``size`` rows, which begins at ``offset``, and which of them there are.
+
+    An index that no device has would be zero everywhere; eager PyTorch refuses it, so do we, without waiting for it.
+    """
+    inside = ((index >= 0) & (index < size)).all()
+    torch._assert_async(inside, f"an index is out of range: the table has {size} rows, counted from 0")
     local = index - offset
     mine = (local >= 0) & (local < rows)
     return torch.where(mine, local, 0), mine
@@ -141,7 +146,7 @@ def _take(attrs: Mapping[str, Any], results: Sequence[TensorType], device: Any) 
         rows = table.shape[axis]
         if rows == 0:
             return table.new_zeros(shape)
-        local, mine = _mine(index, offset, rows)
+        local, mine = _mine(index, offset, rows, attrs["size"])
         found = table.index_select(axis, local.reshape(-1)).reshape(shape)
         after = (1,) * (table.dim() - axis - 1)
         return torch.where(mine.reshape(*mine.shape, *after), found, torch.zeros_like(found))
@@ -158,7 +163,7 @@ def _take_along(attrs: Mapping[str, Any], results: Sequence[TensorType], device:
         rows = table.shape[axis]
         if rows == 0:
             return table.new_zeros(shape)
-        local, mine = _mine(index, offset, rows)
+        local, mine = _mine(index, offset, rows, attrs["size"])
         found = table.gather(axis, local)
         return torch.where(mine, found, torch.zeros_like(found))
 
@@ -175,7 +180,7 @@ def _take_grad(attrs: Mapping[str, Any], results: Sequence[TensorType], device: 
         made = grad.new_zeros(rows, width)
         if rows == 0:
             return made
-        local, mine = _mine(index, offset, rows)
+        local, mine = _mine(index, offset, rows, attrs["size"])
         if ignored >= 0:
             mine = mine & (index != ignored)
         kept = torch.where(mine.unsqueeze(-1), grad, torch.zeros_like(grad))

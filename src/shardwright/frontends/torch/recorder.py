@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...ir.graph import Graph, GraphBuilder, Operand, Source, TensorType
+from ...ir.graph import Graph, GraphBuilder, Operand, Source, TensorType, flat_operands
 
 
 @dataclass(slots=True)
@@ -22,14 +22,8 @@ class Recorded:
     views: tuple[tuple[int, int], ...]
     source: Source | None
 
-    def reads(self) -> list[int]:
-        flat: list[int] = []
-        for operand in self.operands:
-            if isinstance(operand, tuple):
-                flat.extend(operand)
-            elif operand is not None:
-                flat.append(operand)
-        return flat
+    def reads(self) -> tuple[int, ...]:
+        return flat_operands(self.operands)
 
 
 class Recorder:
