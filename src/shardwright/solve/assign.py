@@ -31,6 +31,7 @@ from ..cost.machine import Hardware
 from ..cost.memory import local_bytes
 from ..cost.overlap import graph_roles
 from ..cost.program import ProgramCost
+from ..errors import PlanInfeasible
 from ..ir.graph import Graph
 from ..propagate.complete import Complete, Decision
 from ..spec.mesh import DeviceMesh
@@ -94,6 +95,10 @@ class Assigner:
     out_specs: Mapping[int, ShardingSpec] = field(default_factory=dict)
     memory: int | None = None
     uneven: bool = False
+    allows: Callable[[int, ShardingSpec], bool] | None = None
+    """Whether a value may lie so, anywhere; what is refused here is no choice."""
+    most_gathered: int | None = None
+    """The most bytes that one all_gather may leave on a device."""
 
     def __post_init__(self) -> None:
         graph = self.graph
@@ -101,7 +106,7 @@ class Assigner:
         self.roles = graph_roles(graph)
         self.space = Space(graph, self.mesh, self.hardware, self.uneven)
         self.ways = [self._ways(n) for n in range(len(graph.nodes))]
-        self.book = RouteBook(self.mesh, self.hardware)
+        self.book = RouteBook(self.mesh, self.hardware, self.most_gathered)
         self.updates = {output: graph.inputs[i] for i, output in graph.updates}
         self._needs: dict[tuple[int, int], Specs] = {}
         self._leaves: dict[tuple[int, int], Specs] = {}
@@ -119,11 +124,16 @@ class Assigner:
         self.demands = Demands(self)
 
     def _ways(self, n: int) -> tuple[Way, ...]:
-        node = self.graph.nodes[n]
-        if not self.given:
+        node, allows = self.graph.nodes[n], self.allows
+        if not self.given and allows is None:
             return self.space.ways(n)
         pinned = self.given.get(node.results[0]) if node.results else None
         found = self.space.ways(n, pinned)
+        if allows is not None:
+            values = (*node.inputs, *node.results)
+            found = tuple(w for w in found if all(map(allows, values, (*w.operands, *w.results))))
+            if not found:
+                raise PlanInfeasible(f"no way to carry out node {n} {node.op} is allowed")
         fixed = [(r, self.given[value].closed()) for r, value in enumerate(node.results) if value in self.given]
         kept = tuple(way for way in found if all(way.results[r].same_layout(spec) for r, spec in fixed))
         return found if not fixed or not kept else kept  # what no way leaves is made by a reshard right after
@@ -173,7 +183,10 @@ class Assigner:
         found = {ShardingSpec.replicate(self.mesh, rank): None}
         for n, place in self.readers[value]:
             found.update(dict.fromkeys(self.needs(n, place)))
-        return self.alike(tuple(spec for spec in found if not spec.partial))
+        lying = [spec for spec in found if not spec.partial and (self.allows is None or self.allows(value, spec))]
+        if not lying:
+            raise PlanInfeasible(f"no sharding of the input {self.graph.values[value].name!r} is allowed")
+        return self.alike(tuple(lying))
 
     # -- the numeric problems -----------------------------------------------------------------------------
 

@@ -16,11 +16,14 @@ import numpy as np
 from ..cost.comm import sent_cost
 from ..cost.machine import Hardware
 from ..ir.graph import TensorType
-from ..spec.axes import Axes
+from ..spec.axes import Axes, axes_size
 from ..spec.mesh import DeviceMesh
 from ..spec.reshard import reshard
 from ..spec.sharding import ShardingSpec
 from .numeric.problem import Ints
+
+TOO_DEAR = 10**15
+"""Picoseconds of a move that is not allowed: more than any plan, and little enough to add up."""
 
 
 @dataclass(eq=False)
@@ -105,6 +108,8 @@ class RouteBook:
 
     mesh: DeviceMesh
     hardware: Hardware
+    most_gathered: int | None = None
+    """The most bytes that one all_gather may leave on a device; what leaves more costs `TOO_DEAR`."""
     _routes: dict[object, Routes] = field(default_factory=dict)
     _paths: dict[object, tuple[tuple[str, Axes, int], ...]] = field(default_factory=dict)
     _likes: dict[TensorType, tuple[tuple[int, ...], int, int]] = field(default_factory=dict)
@@ -129,9 +134,16 @@ class RouteBook:
         if path is None:
             steps = reshard(source, target, shape, item, idle=False)
             path = self._paths[where] = tuple((s.kind, s.axes, s.bytes) for s in steps if not s.is_local)
+        if self.most_gathered is not None and self._gathered(path) * scale > self.most_gathered:
+            return TOO_DEAR, TOO_DEAR
         shown, hardware = self.hardware.overlap.shown, self.hardware
         price = sum(shown(role, sent_cost(kind, axes, bytes * scale, hardware)) for kind, axes, bytes in path)
         return price, sum(bytes for _, _, bytes in path) * scale
+
+    def _gathered(self, path: Sequence[tuple[str, Axes, int]]) -> int:
+        """The most bytes that an all_gather of these leaves: what a device gets from others, and its own."""
+        sizes = ((bytes, axes_size(axes)) for kind, axes, bytes in path if kind == "all_gather")
+        return max((bytes * size // (size - 1) for bytes, size in sizes), default=0)
 
     def _like(self, type: TensorType) -> tuple[tuple[int, ...], int, int]:
         """The least shape with the same routes, its item's bytes, and how many times more bytes the real one sends.
