@@ -8,26 +8,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from .errors import SpecError
-
-_UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "kb": 10**3, "mb": 10**6, "gb": 10**9}
-
-
-def read_bytes(text: str) -> int:
-    """
-    >>> read_bytes("40GiB"), read_bytes("1.5 mb"), read_bytes("512")
-    (42949672960, 1500000, 512)
-    """
-    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*", text)
-    if found is None or found[2].lower() not in _UNITS:
-        raise SpecError(f"{text!r} is no amount of memory", help="write 40GiB, 80GB or a number of bytes")
-    return int(float(found[1]) * _UNITS[found[2].lower()])
 
 
 def load_program(where: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
@@ -60,6 +47,24 @@ _PROGRAM = click.argument("program", metavar="FILE.py:NAME")
 _MESH = click.option("--mesh", required=True, help='Devices, such as "dp=2, tp=4".')
 _HARDWARE = click.option("--hardware", default="h100", show_default=True, help="A preset or a TOML file.")
 _MEMORY = click.option("--memory", help="Limit per device, such as 40GiB.")
+_PIN = click.option("--pin", multiple=True, metavar="NAME=SPEC", help='A sharding, such as "w*=[_, tp]".')
+_FORBID = click.option("--forbid", multiple=True, metavar="NAME=AXIS", help="An axis that is not to split a tensor.")
+_CAP = click.option("--cap-gather", metavar="BYTES", help="The most that an all_gather may leave on a device.")
+
+
+def read_constraints(pins: Sequence[str], forbidden: Sequence[str], cap: str | None) -> list[Any]:
+    """What `shardwright.plan` takes as constraints."""
+    from .api import cap_gather, forbid, pin
+
+    def halves(text: str, what: str) -> tuple[str, str]:
+        name, equals, rest = text.partition("=")
+        if not equals or not name or not rest:
+            raise SpecError(f"--{what} {text!r} does not say of what", help=f"write --{what} NAME=...")
+        return name, rest
+
+    found: list[Any] = [pin(*halves(text, "pin")) for text in pins]
+    found += [forbid(*halves(text, "forbid")) for text in forbidden]
+    return [*found, *([cap_gather(cap)] if cap is not None else [])]
 
 
 @click.command()
@@ -67,25 +72,33 @@ _MEMORY = click.option("--memory", help="Limit per device, such as 40GiB.")
 @_MESH
 @_HARDWARE
 @_MEMORY
+@_PIN
+@_FORBID
+@_CAP
 @click.option("--recipe", help="Force a named baseline instead of planning.")
 @click.option("--solver", default="auto", show_default=True)
+@click.option("--learn", is_flag=True, help="Study ops without a rule by running them on small shapes.")
+@click.option("--rule-book", type=click.Path(path_type=Path), help="Where rules that were learned are kept.")
 @click.option("--time-limit", type=float, help="Seconds; the best plan until then is returned with its gap.")
 @click.option("--json", "out", type=click.Path(path_type=Path), help="Write the plan to this file.")
 @click.option("--trace", is_flag=True, help="Print the program's lines with what each costs.")
 def plan(
-    program: str, mesh: str, hardware: str, memory: str | None, recipe: str | None, solver: str,
+    program: str, mesh: str, hardware: str, memory: str | None, pin: tuple[str, ...], forbid: tuple[str, ...],
+    cap_gather: str | None, recipe: str | None, solver: str, learn: bool, rule_book: Path | None,
     time_limit: float | None, out: Path | None, trace: bool,
 ) -> None:  # fmt: skip
     """Find the fastest way to split a program over a mesh."""
     from .api import plan as make_plan
 
     fn, args, keywords = load_program(program)
-    limit = read_bytes(memory) if memory else None
+    constraints = read_constraints(pin, forbid, cap_gather)
     made = make_plan(
-        fn, *args, mesh=mesh, hardware=hardware, memory=limit, recipe=recipe, solver=solver, time_limit=time_limit,
-        **keywords,
+        fn, *args, mesh=mesh, hardware=hardware, memory=memory, constraints=constraints, recipe=recipe, solver=solver,
+        time_limit=time_limit, learn=learn, rule_book=rule_book, **keywords,
     )  # fmt: skip
     click.echo(str(made))
+    for note in made.notes:
+        click.echo(f"  note: {note}")
     for name, spec in made.specs.items():
         click.echo(f"  {name}: {spec}")
     if trace:
@@ -105,8 +118,7 @@ def compare(program: str, mesh: str, hardware: str, memory: str | None) -> None:
     from .api import compare as make_table
 
     fn, args, keywords = load_program(program)
-    limit = read_bytes(memory) if memory else None
-    click.echo(make_table(fn, *args, mesh=mesh, hardware=hardware, memory=limit, **keywords))
+    click.echo(make_table(fn, *args, mesh=mesh, hardware=hardware, memory=memory, **keywords))
 
 
 @click.command()
@@ -114,12 +126,21 @@ def compare(program: str, mesh: str, hardware: str, memory: str | None) -> None:
 @click.argument("name")
 @_MESH
 @_HARDWARE
-def explain(program: str, name: str, mesh: str, hardware: str) -> None:
-    """Why an input lies as it does: what every other sharding of it would cost."""
+@_MEMORY
+@_PIN
+@_FORBID
+@_CAP
+def explain(
+    program: str, name: str, mesh: str, hardware: str, memory: str | None, pin: tuple[str, ...],
+    forbid: tuple[str, ...], cap_gather: str | None,
+) -> None:  # fmt: skip
+    """Why a value lies as it does: what other shardings of it would cost, and what makes them dearer."""
     from .api import plan as make_plan
 
     fn, args, keywords = load_program(program)
-    click.echo(make_plan(fn, *args, mesh=mesh, hardware=hardware, **keywords).explain(name))
+    constraints = read_constraints(pin, forbid, cap_gather)
+    made = make_plan(fn, *args, mesh=mesh, hardware=hardware, memory=memory, constraints=constraints, **keywords)
+    click.echo(made.explain(name))
 
 
 @click.command()

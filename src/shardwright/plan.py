@@ -7,17 +7,18 @@ solver to be run.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from .errors import GraphError
+from .errors import GraphError, SpecError
 from .ir.json import strict_loads, take
 from .spec.mesh import DeviceMesh
 from .spec.sharding import ShardingSpec
 
 FORMAT = "shardwright.plan"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,8 @@ class Plan:
     """Every input of the program by name: parameters, arguments, state."""
     nodes: tuple[NodePlan, ...]
     outputs: tuple[str, ...]
-    hubs: Mapping[int, str] = field(default_factory=dict)
-    """Copies that are made before any other copy of a value."""
+    copies: Mapping[int, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    """Of values the copies that are made, each with the one that it is made from."""
     cost: PlanCost = field(default_factory=lambda: PlanCost(0, 0))
     memory: int = 0
     """Peak bytes of a device."""
@@ -94,7 +95,10 @@ class Plan:
             "format": FORMAT, "version": VERSION, "program": self.program, "name": self.name, "mesh": self.mesh,
             "hardware": self.hardware, "inputs": {name: number(text) for name, text in self.inputs.items()},
             "nodes": nodes, "outputs": [number(text) for text in self.outputs],
-            "hubs": {str(value): number(text) for value, text in sorted(self.hubs.items())},
+            "copies": {
+                str(value): [[number(text) for text in pair] for pair in pairs]
+                for value, pairs in sorted(self.copies.items())
+            },
             "cost": {f.name: getattr(self.cost, f.name) for f in fields(PlanCost)},
             "memory": self.memory, "lower_bound": self.lower_bound, "solver": self.solver,
             "timed_out": self.timed_out, "notes": list(self.notes), "texts": [],
@@ -107,7 +111,7 @@ class Plan:
         """Read strictly: another version, unknown fields, NaN or duplicate keys are refused."""
         needed: dict[str, Any] = {
             "format": str, "version": int, "program": str, "name": str, "mesh": str, "hardware": str, "inputs": dict,
-            "nodes": list, "outputs": list, "hubs": dict, "cost": dict, "memory": int, "lower_bound": int,
+            "nodes": list, "outputs": list, "copies": dict, "cost": dict, "memory": int, "lower_bound": int,
             "solver": str, "timed_out": bool, "notes": list, "texts": list,
         }  # fmt: skip
         record = strict_loads(text)
@@ -127,6 +131,11 @@ class Plan:
                 raise GraphError(f"the plan refers to text {number!r}, but has {len(texts)}")
             return str(texts[number])
 
+        def pair(entry: Any) -> tuple[str, str]:
+            if not isinstance(entry, list) or len(entry) != 2:
+                raise GraphError("a copy of the plan is not a pair")
+            return said(entry[0]), said(entry[1])
+
         nodes = []
         for entry in record["nodes"]:
             if not isinstance(entry, list) or len(entry) != 4 or not all(isinstance(part, list) for part in entry):
@@ -136,7 +145,7 @@ class Plan:
             record["program"], record["name"], record["mesh"], record["hardware"],
             {name: said(number) for name, number in record["inputs"].items()}, tuple(nodes),
             tuple(map(said, record["outputs"])),
-            {_whole(value): said(number) for value, number in record["hubs"].items()}, PlanCost(**cost),
+            {_whole(value): tuple(map(pair, pairs)) for value, pairs in record["copies"].items()}, PlanCost(**cost),
             record["memory"], record["lower_bound"], record["solver"], record["timed_out"], tuple(record["notes"]),
         )  # fmt: skip
         mesh = DeviceMesh(plan.mesh)
@@ -175,8 +184,43 @@ def milliseconds(picoseconds: int) -> str:
     return f"{picoseconds / 1e9:.3f} ms"
 
 
+def duration(picoseconds: int, sign: str = "", beside: int | None = None) -> str:
+    """In the unit that suits it, or what it stands ``beside``.
+
+    >>> duration(2_157_000_000), duration(-1_500_000, "+"), duration(-1_500_000, "+", beside=2_157_000_000)
+    ('2.157 ms', '-1.500 us', '-0.002 ms')
+    """
+    size, unit = (1e9, "ms") if abs(picoseconds if beside is None else beside) >= 10**8 else (1e6, "us")
+    return f"{picoseconds / size:{sign}.3f} {unit}"
+
+
 def gibibytes(count: int) -> str:
     return f"{count / 2**30:.2f} GiB"
+
+
+def amount_text(count: int) -> str:
+    """
+    >>> amount_text(3 * 2**29), amount_text(2**20), amount_text(1000)
+    ('1.50 GiB', '1.00 MiB', '1000 bytes')
+    """
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            return f"{count / size:.2f} {unit}"
+    return f"{count} bytes"
+
+
+_UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+
+
+def read_bytes(text: str) -> int:
+    """
+    >>> read_bytes("40GiB"), read_bytes("1.5 mb"), read_bytes("512")
+    (42949672960, 1500000, 512)
+    """
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*", text)
+    if found is None or found[2].lower() not in _UNITS:
+        raise SpecError(f"{text!r} is no amount of memory", help="write 40GiB, 80GB or a number of bytes")
+    return int(float(found[1]) * _UNITS[found[2].lower()])
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

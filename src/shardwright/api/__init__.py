@@ -3,7 +3,11 @@
 | file | what it holds |
 |---|---|
 | `compile` | the pipeline: constraints, solver, propagation, complete, lower |
-| `plan`, `torch_plans`, `recipes` | `plan`, `compare`, `load_plan`; named baseline plans |
+| `plan`, `planned`, `torch_plans`, `recipes` | `plan`, `compare`, `load_plan`; `Planned`; named baseline plans |
+| `problem`, `constraints` | a program with what the user asked for, solved; `pin`, `forbid`, `cap_gather` |
+| `infeasible`, `explain` | why there is no plan; why a value lies as it does |
+| `learn`, `study`, `study_torch` | rules of unknown ops, found by execution and kept in a user's rule book |
+| `auto` | ``auto_sharding``: the planner in `shard_map` |
 | `shard_map` | `shard_map` and `with_sharding_constraint` |
 | `torch_programs` | the same for PyTorch; `shard_step`: training steps with sharded state |
 | `specs` | what says a sharding |
@@ -14,8 +18,10 @@
 """
 
 from .compile import Lowered, Said, compile_graph
+from .constraints import cap_gather, forbid, pin
 from .log import log
-from .plan import Planned, compare, load_plan, plan
+from .plan import compare, load_plan, plan
+from .planned import Planned
 from .shard_map import ShardMapped, shard_map, with_sharding_constraint
 from .sharded import ShardedArray, asarray, ones, randn, zeros
 
@@ -26,11 +32,14 @@ __all__ = [
     "ShardMapped",
     "ShardedArray",
     "asarray",
+    "cap_gather",
     "compare",
     "compile_graph",
+    "forbid",
     "load_plan",
     "log",
     "ones",
+    "pin",
     "plan",
     "randn",
     "shard_map",

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+from ..cost import Hardware, hardware_of
 from ..errors import ShardwrightError
 from ..ir.core import CONSTRAINT
 from ..ir.graph import Graph
@@ -15,6 +18,7 @@ from ..ir.program import Program
 from ..lower import lower
 from ..propagate import Propagated, apply_constraints, rule_of, run_hierarchical_propagation_pass
 from ..propagate.complete import Complete, complete
+from ..spec.axes import Axes
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
 
@@ -27,6 +31,37 @@ class Said:
 
     values: Mapping[int, ShardingSpec] = field(default_factory=dict)
     outputs: Mapping[int, ShardingSpec] = field(default_factory=dict)
+    forced: Mapping[int, Sequence[Axes]] = field(default_factory=dict)
+    """Node -> the axes that its factors get, where somebody, such as a recipe, decided that too."""
+
+
+@dataclass(frozen=True)
+class Auto:
+    """Who decides where the user said nothing, and for which machine."""
+
+    solver: str = "auto"
+    hardware: Any = "virtual"
+    time_limit: float | None = None
+
+    @property
+    def machine(self) -> Hardware:
+        return hardware_of(self.hardware)
+
+
+@dataclass(frozen=True)
+class Learning:
+    """Whether ops without a rule are studied, and the user's book of what was found."""
+
+    learn: bool = False
+    rule_book: str | Path | None = None
+
+    def run(self, graph: Graph) -> tuple[str, ...]:
+        """Look at the ops of a program; notes about what was found."""
+        if not self.learn and self.rule_book is None:
+            return ()
+        from .learn import learn_ops
+
+        return learn_ops(graph, self.rule_book, self.learn)
 
 
 @dataclass(frozen=True)
@@ -55,9 +90,9 @@ def read_constraints(graph: Graph, mesh: DeviceMesh) -> dict[int, ShardingSpec]:
 
 
 def compile_graph(
-    graph: Graph, mesh: DeviceMesh, said: Said, *, auto: bool = False, debug: bool = False, say: Say = print
+    graph: Graph, mesh: DeviceMesh, said: Said, *, auto: Auto | bool = False, debug: bool = False, say: Say = print
 ) -> Lowered:
-    """Shardings for everything, then the Program.  ``auto`` asks the solver where the user said nothing."""
+    """Shardings for everything, then the Program.  ``auto`` asks a solver where the user said nothing."""
     specs = {**said.values, **read_constraints(graph, mesh)}
     graph, specs = apply_constraints(graph, specs)
     constrained = {node.results[0] for node in graph.nodes if node.op == CONSTRAINT}
@@ -67,7 +102,8 @@ def compile_graph(
         if (value in said.values or value in constrained) and not any(dim.open for dim in spec.dims)
     }
     if auto:
-        return _solved(graph, mesh, specs, pinned, said, debug, say)
+        asked = auto if isinstance(auto, Auto) else Auto()
+        return _solved(graph, mesh, specs, pinned, said, asked, debug, say)
     return finish(graph, mesh, specs, pinned, said)
 
 
@@ -100,7 +136,8 @@ def finish(
 ) -> Lowered:
     """Propagate, complete, lower."""
     found = run_hierarchical_propagation_pass(graph, specs, rule_of, out_specs=said.outputs)
-    fixed = complete(graph, mesh, found.specs, rule_of, pinned=pinned, out_specs=_closed(said.outputs))
+    outputs = _closed(said.outputs)
+    fixed = complete(graph, mesh, found.specs, rule_of, pinned=pinned, out_specs=outputs, forced=said.forced)
     return Lowered(graph, found, fixed, lower(fixed))
 
 
@@ -110,31 +147,44 @@ def _solved(
     specs: Mapping[int, ShardingSpec],
     pinned: Mapping[int, ShardingSpec],
     said: Said,
+    auto: Auto,
     debug: bool,
     say: Say,
 ) -> Lowered:
     """The solver's plan, completed exactly as the solver priced it; what the user said stays."""
-    from ..cost.hardware import VIRTUAL
+    closed = _closed(said.outputs)
+    if auto.solver == "simple":
+        seeds, fixed = simple_complete(graph, mesh, specs, closed, auto.machine, pinned, debug, say)
+    else:
+        from .auto import planned_complete
+
+        seeds, fixed = planned_complete(graph, mesh, specs, closed, auto, debug, say)
+    found = run_hierarchical_propagation_pass(graph, seeds, rule_of, out_specs=said.outputs)
+    return Lowered(graph, found, fixed, lower(fixed))
+
+
+def simple_complete(
+    graph: Graph,
+    mesh: DeviceMesh,
+    specs: Mapping[int, ShardingSpec],
+    out_specs: Mapping[int, ShardingSpec],
+    hardware: Hardware,
+    pinned: Mapping[int, ShardingSpec] | None = None,
+    debug: bool = False,
+    say: Say = print,
+) -> tuple[dict[int, ShardingSpec], Complete]:
+    """What `SimpleSolver` chooses: shardings by value, and all of them completed."""
     from ..solve import SimpleSolver
 
-    closed = _closed(said.outputs)
-    solver = SimpleSolver(mesh, VIRTUAL, debug=debug, log=say)
-    solution = solver.solve(graph, given=dict(specs), out_specs=closed)
+    closed = _closed(out_specs)
+    solution = SimpleSolver(mesh, hardware, debug=debug, log=say).solve(graph, given=dict(specs), out_specs=closed)
     for n in range(len(graph.nodes)):
         if n not in solution.nodes:
             say(f"[shard_map] WARNING: No solution for node {n}")
-    found = run_hierarchical_propagation_pass(graph, solution.specs, rule_of, out_specs=said.outputs)
     chosen = [solution.specs.get(value.id) for value in graph.values]
-    fixed = complete(
-        graph,
-        mesh,
-        chosen,
-        rule_of,
-        pinned={**solution.pinned, **pinned},
-        out_specs=closed,
-        forced=solution.forced,
-    )
-    return Lowered(graph, found, fixed, lower(fixed))
+    kept = {**solution.pinned, **(pinned or {})}
+    fixed = complete(graph, mesh, chosen, rule_of, pinned=kept, out_specs=closed, forced=solution.forced)
+    return solution.specs, fixed
 
 
 def _closed(outputs: Mapping[int, ShardingSpec]) -> dict[int, ShardingSpec]:

@@ -11,6 +11,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from ..ir.graph import Graph
 from ..ir.program import Program
 from ..run import CompiledProgram, Executed, VirtualEngine, assemble, scatter
 from ..spec.mesh import DeviceMesh
-from .compile import Lowered, Said, bind_specs, compile_graph
+from .compile import Auto, Learning, Lowered, Said, bind_specs, compile_graph
 from .specs import is_spec, spec_text
 
 
@@ -48,6 +49,8 @@ class ShardMapped:
         debug: bool,
         specs: Mapping[str, Any] | None = None,
         engine: Any = None,
+        auto: Auto | None = None,
+        learning: Learning | None = None,
     ) -> None:
         self.fn = fn
         self._given_mesh, self.specs, self.engine = mesh, specs, engine
@@ -56,6 +59,8 @@ class ShardMapped:
         self.in_specs = in_specs
         self.out_specs = out_specs
         self.auto_sharding = auto_sharding
+        self.learning = learning or Learning()
+        self.auto: Auto | bool = (auto or Auto()) if auto_sharding else False
         self.debug = debug
         self.executed: Executed | None = None
         """What the last call did: collectives, peak of live bytes."""
@@ -93,7 +98,7 @@ class ShardMapped:
         if self._torch is None and uses_torch(self.fn, args, kwargs):
             from .torch_programs import TorchMapped
 
-            say = (self.in_specs, self.out_specs, self.specs, self.auto_sharding, self.debug, self.engine)
+            say = (self.in_specs, self.out_specs, self.specs, self.auto, self.debug, self.engine, self.learning)
             self._torch = TorchMapped(self.fn, self._given_mesh, *say)
         elif self._torch is None and (self.specs or self.engine not in (None, "virtual")):
             raise SpecError(
@@ -105,6 +110,7 @@ class ShardMapped:
     def _compile(self, tree: Tree, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry:
         traced = trace(self.fn, *args, **kwargs)
         graph = traced.graph
+        self.learning.run(graph)
         if self.debug:
             print(f"[shard_map] traced {graph.name}: {len(graph.nodes)} nodes")
         given = spread(self._by_position(args, kwargs), tree, "in_specs")
@@ -115,7 +121,7 @@ class ShardMapped:
         outputs = [graph.values[value] for value in graph.outputs]
         wanted = bind_specs(asked, [v.shape for v in outputs], self.mesh, [f"output {i}" for i in range(len(outputs))])
         said = Said({graph.inputs[i]: spec for i, spec in read.items()}, wanted)
-        lowered = compile_graph(graph, self.mesh, said, auto=self.auto_sharding, debug=self.debug)
+        lowered = compile_graph(graph, self.mesh, said, auto=self.auto, debug=self.debug)
         if self.debug:
             print(lowered.program)
         return Entry(traced, lowered, VirtualEngine(self.mesh, prepare).compile(lowered.program))
@@ -169,14 +175,21 @@ def shard_map(
     *,
     specs: Mapping[str, Any] | None = None,
     engine: Any = None,
+    solver: str = "auto",
+    hardware: Any = "virtual",
+    time_limit: float | None = None,
+    learn: bool = False,
+    rule_book: str | Path | None = None,
 ) -> ShardMapped:
     """Split a function of NumPy arrays or PyTorch tensors over a mesh, or a PyTorch module.
 
     ``in_specs`` mirrors the arguments (one spec may stand for a whole subtree; None leaves it to propagation),
-    ``out_specs`` the results.  An output without one keeps the sharding it has.  ``auto_sharding`` lets the
-    solver decide where nothing is said; ``debug`` prints how.  For PyTorch, ``specs`` gives shardings by names or
-    patterns of parameters (``{"*.q_proj.weight": P("tp", None)}``), and ``engine`` says where it runs: ``"virtual"``
-    in this process, ``"torch"`` on those that ``torchrun`` started (what it does by itself where there are several).
+    ``out_specs`` the results.  An output without one keeps the sharding it has.  ``auto_sharding`` lets the planner
+    decide where nothing is said, for this ``hardware``; ``debug`` prints how.  ``solver`` (``"simple"`` is the one of
+    four phases), ``time_limit``, ``learn`` and ``rule_book`` are those of `plan`.  For PyTorch, ``specs`` gives
+    shardings by names or patterns of parameters (``{"*.q_proj.weight": P("tp", None)}``), and ``engine`` says where it
+    runs: ``"virtual"`` in this process, ``"torch"`` on those that ``torchrun`` started (what it does by itself where
+    there are several).
 
     >>> import numpy as np
     >>> from shardwright import P
@@ -185,7 +198,9 @@ def shard_map(
     >>> float(f(x, w).sum()), f.program(x, w).collectives
     (64.0, [Collective(kind='all_reduce', axis='tp', bytes=32)])
     """
-    return ShardMapped(fn, mesh, in_specs, out_specs, auto_sharding, debug, specs, engine)
+    auto = Auto(solver, hardware, time_limit)
+    learning = Learning(learn, rule_book)
+    return ShardMapped(fn, mesh, in_specs, out_specs, auto_sharding, debug, specs, engine, auto, learning)
 
 
 def with_sharding_constraint(x: Any, spec: Any) -> Any:

@@ -23,7 +23,7 @@ from ..run.torch import TorchArrays, TorchEngine, assemble, scatter
 from ..run.torch.engine import has_processes
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
-from .compile import Lowered, Said, compile_graph
+from .compile import Auto, Learning, Lowered, Said, compile_graph
 from .specs import by_pattern, is_spec
 
 
@@ -104,7 +104,7 @@ def shard_captured(
     specs: Mapping[str, Any] | None = None,
     out_specs: Any = None,
     *,
-    auto: bool = False,
+    auto: Auto | bool = False,
     debug: bool = False,
 ) -> Lowered:
     """Lower a captured program: ``given`` are specs of the tensors among its arguments, ``specs`` by name."""
@@ -145,11 +145,13 @@ class TorchMapped:
         in_specs: Any,
         out_specs: Any,
         specs: Mapping[str, Any] | None,
-        auto: bool,
+        auto: Auto | bool,
         debug: bool,
         engine: Any,
+        learning: Learning | None = None,
     ) -> None:
         self.fn = fn
+        self.learning = learning or Learning()
         self.mesh = DeviceMesh.of(mesh)
         self.in_specs, self.out_specs, self.specs = in_specs, out_specs, specs
         self.auto, self.debug = auto, debug
@@ -171,6 +173,7 @@ class TorchMapped:
         key = (tree, tuple(_signature(leaf) for leaf in leaves), torch.is_grad_enabled())
         if key not in self._entries:
             captured = capture(self.fn, *args, **kwargs)
+            self.learning.run(captured.graph)
             given = spread(self._by_position(args, kwargs), (args, dict(kwargs)), "in_specs")
             if self.debug:
                 print(f"[shard_map] captured {captured.graph.name}: {len(captured.graph.nodes)} nodes")
@@ -209,7 +212,11 @@ class ShardedStep:
     """A training step whose parameters, buffers and optimizer state live in shards between calls.
 
     Call it with a batch, whole on every rank: it returns what the step returns.  `sync` writes the state back into the
-    modules and optimizers that the step was captured from.
+    modules and optimizers that the step was captured from, `load` takes it from there.
+
+    A call hands the state over: what it updates is gone after its last use, so that old and new state are never there
+    in full at once.  A call that fails while it runs leaves no state: the next use says so, until `load`.  One that is
+    refused before it runs leaves the state as it was.  Modules and optimizers keep their own tensors all along.
     """
 
     def __init__(
@@ -220,7 +227,7 @@ class ShardedStep:
         specs: Mapping[str, Any] | None = None,
         in_specs: Sequence[Any] = (),
         engine: Any = None,
-        auto: bool = False,
+        auto: Auto | bool = False,
     ) -> None:
         self.captured = captured
         self.mesh = DeviceMesh.of(mesh)
@@ -230,11 +237,18 @@ class ShardedStep:
         self.executed: Executed | None = None
         self.gradients: dict[str, Any] = {}
         """Shards of the gradients that the last call left, if the step has no optimizer."""
+        self._changed = {at - captured.leaves for at, _ in captured.graph.updates if at >= captured.leaves}
+        self.load()
+        kept = [i for i in range(len(captured.slots)) if i not in self._changed]
+        self._numbers = [i for i in kept if captured.slots[i].read().dim() == 0]
+
+    def load(self) -> None:
+        """Take the state anew from the modules and optimizers, where it is as of the last `sync`."""
+        captured = self.captured
         held = [*(slot.read() for slot in captured.slots), *captured.consts]
         placed = self.lowered.complete.inputs[captured.leaves :]
-        self.state = [self.engine.scatter(x.detach(), spec) for x, spec in zip(held, placed)]
-        changed = {position - captured.leaves for position, _ in captured.graph.updates}
-        self._numbers = [i for i in range(len(captured.slots)) if i not in changed and held[i].dim() == 0]
+        self.state: list[Any] = [self.engine.scatter(x.detach(), spec) for x, spec in zip(held, placed)]
+        self._failed = ""
 
     @property
     def program(self) -> Program:
@@ -246,10 +260,11 @@ class ShardedStep:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         captured, complete = self.captured, self.lowered.complete
+        self._check_state()
         given = captured.tensors(*args, **kwargs)
         shards = [self.engine.scatter(x.detach(), spec) for x, spec in zip(given, complete.inputs)]
         self._read_again()
-        outputs, self.executed = self.compiled.run([*shards, *self.state])
+        outputs = self._run([*shards, *self.state])
         for position, output in captured.graph.updates:
             if position >= captured.leaves:
                 self.state[position - captured.leaves] = outputs[output]
@@ -259,6 +274,29 @@ class ShardedStep:
         self.gradients = {name: outputs[output] for name, output in captured.gradients.items()}
         results = sum(captured.out_tensors)
         return captured.result([self._whole(i, outputs[i]) for i in range(results)])
+
+    def _run(self, handed: list[Any]) -> list[Any]:
+        """Nobody but the engine has the state while the program runs."""
+        self.gradients = {}
+        for i in self._changed:
+            self.state[i] = None
+        try:
+            outputs, self.executed = self.compiled.run(handed, donate=True)
+        except BaseException as error:
+            if handed:  # not taken: the program did not start
+                self.state = handed[self.captured.leaves :]
+            else:
+                self._failed = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            raise
+        return list(outputs)
+
+    def _check_state(self) -> None:
+        if self._failed:
+            raise ShardwrightError(
+                "this step has no state: a call failed while it ran, and what it updates was handed over",
+                rows=[("failed", self._failed)],
+                help="step.load() takes the state from the modules and optimizers, as of the last step.sync()",
+            )
 
     def _read_again(self) -> None:
         """Numbers that the step reads and does not change, such as the learning rate, may change between steps."""
@@ -273,9 +311,9 @@ class ShardedStep:
     def sync(self) -> None:
         """Write parameters, buffers, optimizer state and gradients back to where they were captured from."""
         captured = self.captured
-        changed = {position - captured.leaves for position, _ in captured.graph.updates}
+        self._check_state()
         for i, slot in enumerate(captured.slots):
-            if i not in changed:
+            if i not in self._changed:
                 continue
             local = self.program.values[self.program.inputs[captured.leaves + i]]
             slot.write(self.engine.assemble(self.state[i], local.spec, local.type.shape).clone())

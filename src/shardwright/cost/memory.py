@@ -66,12 +66,70 @@ def peak_live(sizes: Sequence[int], inputs: Iterable[int], moments: Sequence[Mom
     Inputs are there from the start; a value dies after its last reader, an output or an input that nobody reads
     never does.
     """
-    return live_bytes(sizes, inputs, moments, outputs).peak
+    there = tuple(inputs)
+    return max(alive_bytes(sizes, there, moments, outputs), default=sum(sizes[value] for value in there))
+
+
+def alive_bytes(
+    sizes: Sequence[int],
+    inputs: Iterable[int],
+    moments: Sequence[Moment],
+    outputs: Iterable[int],
+    kept: Iterable[int] = (),
+    extra: Sequence[int] | None = None,
+) -> list[int]:
+    """Bytes alive while each step runs: what it reads, what it makes, and all that somebody will read later.
+
+    ``kept`` values never die, as outputs; ``extra`` bytes are needed by each step while it runs.
+
+    >>> alive_bytes([8, 4, 2], [0], [Moment((0,), (1,)), Moment((1,), (2,))], [2])
+    [12, 6]
+    """
+    made, last = _lifetimes(sizes, moments, (*outputs, *kept))
+    return _by_step(sizes, sum(sizes[value] for value in inputs), made, last, extra)
+
+
+def _by_step(
+    sizes: Sequence[int], live: int, made: Sequence[int], last: dict[int, int], extra: Sequence[int] | None
+) -> list[int]:
+    dying = [0] * len(made)
+    for value, n in last.items():
+        dying[n] += sizes[value]
+    found = []
+    for more, less in zip(made, dying):
+        live += more
+        found.append(live)
+        live -= less
+    return found if extra is None else [alive + more for alive, more in zip(found, extra)]
+
+
+def _lifetimes(
+    sizes: Sequence[int], moments: Sequence[Moment], kept: Iterable[int]
+) -> tuple[list[int], dict[int, int]]:
+    """What each step adds, and for each value that owns bytes and dies the last step that needs it."""
+    base = list(range(len(sizes)))
+    last: dict[int, int] = {}
+    made = []
+    for n, moment in enumerate(moments):
+        for value in moment.reads:
+            last[base[value]] = n
+        if moment.views:
+            for place, shown in moment.views:
+                base[moment.makes[place]] = base[moment.reads[shown]]
+        more = 0
+        for value in moment.makes:
+            last[base[value]] = n
+            if base[value] == value:
+                more += sizes[value]
+        made.append(more)
+    for value in kept:
+        last.pop(base[value], None)
+    return made, last
 
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """Bytes alive, step by step."""
+    """The peak of a list of steps."""
 
     peak: int
     moment: int
@@ -88,32 +146,13 @@ def live_bytes(
     kept: Iterable[int] = (),
     extra: Sequence[int] | None = None,
 ) -> Live:
-    """The peak and what makes it.
-
-    ``kept`` values never die, as outputs; ``extra`` bytes are needed by each step while it runs.
-    """
-    base = list(range(len(sizes)))
-    last: dict[int, int] = {}
-    owned = [True] * len(sizes)
-    for n, moment in enumerate(moments):
-        for made, shown in moment.views:
-            base[moment.makes[made]] = base[moment.reads[shown]]
-            owned[moment.makes[made]] = False
-        for value in (*moment.reads, *moment.makes):
-            last[base[value]] = n
-    for value in (*outputs, *kept):
-        last.pop(base[value], None)
-    dying: list[list[int]] = [[] for _ in moments]
-    for value, n in last.items():
-        dying[n].append(value)
+    """The peak and what makes it; arguments as for `alive_bytes`."""
     there = tuple(inputs)
-    live = peak = sum(sizes[value] for value in there)
-    at = -1
-    for n, moment in enumerate(moments):
-        live += sum(sizes[value] for value in moment.makes if owned[value])
-        now = live + extra[n] if extra is not None else live
-        if now > peak:
-            peak, at = now, n
-        live -= sum(sizes[value] for value in dying[n])
-    made_by = [*there, *(value for moment in moments[: at + 1] for value in moment.makes if owned[value])]
-    return Live(peak, at, tuple(value for value in made_by if last.get(value, at) >= at))
+    start = sum(sizes[value] for value in there)
+    added, last = _lifetimes(sizes, moments, (*outputs, *kept))
+    by_step = _by_step(sizes, start, added, last, extra)
+    peak = max(by_step, default=start)
+    at = by_step.index(peak) if peak > start else -1
+    shown = {moment.makes[place] for moment in moments[: at + 1] for place, _ in moment.views}
+    made = [*there, *(value for moment in moments[: at + 1] for value in moment.makes if value not in shown)]
+    return Live(max(peak, start), at, tuple(value for value in made if last.get(value, at) >= at))

@@ -1,24 +1,31 @@
 """Memory of a Program: the peak of one device, when it is, and what is alive then.
 
-Two ways to count, the same lifetimes:
+Three ways to count, the same lifetimes:
 
 | rules | inputs | communication buffers |
 |---|---|---|
 | `METERED` | freed after their last reader, every one | none: operand and result only |
 | `RESIDENT` | kept by the caller, but for those that the step updates (donated) | what packing and unpacking takes |
+| `HELD` | kept by the caller, every one | what packing and unpacking takes |
 
-The first is what the virtual mesh measures, to the byte; the second what a device needs.  A collective over a dim that
-is not the first is packed before or unpacked after: blocks of members lie one after the other in a buffer.
+`RESIDENT` is what a device needs in a training step that hands its state over, and what the virtual mesh measures, to
+the byte, when inputs are donated; `HELD` when they are not.  `METERED` is what the program's own values need at least.
+A collective over a dim that does not come first is packed before or unpacked after: blocks of members lie one after
+the other in a buffer.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
 from typing import NamedTuple
 
-from ..ir.graph import Graph
+from ..ir.graph import Graph, flat_operands
 from ..ir.program import Instr, Program
-from .memory import Moment, live_bytes
+from ..spec.axes import axes_size
+from ..spec.sharding import Shape, ShardingSpec
+from .memory import Live, Moment, alive_bytes, live_bytes
 from .overlap import program_roles
 
 
@@ -30,10 +37,13 @@ class MemoryRules:
     """Inputs without an update stay to the end."""
     buffers: bool = False
     """Collectives need room to pack and unpack."""
+    donate: bool = True
+    """Inputs with an update go after their last reader, also where others stay."""
 
 
 METERED = MemoryRules()
 RESIDENT = MemoryRules(keep_inputs=True, buffers=True)
+HELD = MemoryRules(keep_inputs=True, buffers=True, donate=False)
 
 KINDS = ("parameter", "state", "input", "gradient", "updated", "activation", "copy", "buffer")
 """What alive bytes are: state is what a step updates without computing with it (an optimizer's moments); updated are
@@ -48,17 +58,30 @@ class Alive(NamedTuple):
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MemoryProfile:
-    """The peak of a device."""
+    """The peak of a device; what is alive then is named when it is asked for."""
 
     peak: int
     moment: int
     """The instruction at which it is; -1: before the first."""
     where: str
     """That instruction in words."""
-    alive: tuple[Alive, ...]
-    """Largest first."""
+    program: Program = field(repr=False, compare=False)
+    graph: Graph | None = field(repr=False, compare=False)
+    live: Live = field(repr=False)
+    buffer: int = field(repr=False)
+    """What packing and unpacking takes then."""
+
+    @cached_property
+    def alive(self) -> tuple[Alive, ...]:
+        """Largest first."""
+        program, kinds = self.program, value_kinds(self.program, self.graph)
+        values = [program.values[value] for value in self.live.alive]
+        found = [Alive(local.name, local.padded_bytes, kinds[local.id]) for local in values]
+        if self.buffer:
+            found.append(Alive(f"buffer of {program.instrs[self.moment].op}", self.buffer, "buffer"))
+        return tuple(sorted(found, key=lambda item: (-item.bytes, item.name)))
 
     @property
     def by_kind(self) -> dict[str, int]:
@@ -70,43 +93,71 @@ class MemoryProfile:
 
 def program_memory(program: Program, rules: MemoryRules = METERED) -> int:
     """The most bytes alive at once on any device."""
-    return memory_profile(program, rules).peak
+    start = sum(program.values[value].padded_bytes for value in program.inputs)
+    return max(alive_at(program, rules), default=start)
+
+
+def alive_at(program: Program, rules: MemoryRules = METERED) -> list[int]:
+    """Bytes alive on a device while each instruction runs: what it reads, makes and packs, and what waits."""
+    return alive_bytes(*_timeline(program, rules))
 
 
 def memory_profile(program: Program, rules: MemoryRules = METERED, graph: Graph | None = None) -> MemoryProfile:
     """The peak with its moment and everything alive then; ``graph`` as for `program_cost`."""
-    sizes = [local.padded_bytes for local in program.values]
-    moments = [Moment(instr.as_node().inputs, instr.results, instr.views) for instr in program.instrs]
-    donated = {i for i, _ in program.updates}
+    timeline = _timeline(program, rules)
+    live = live_bytes(*timeline)
+    if live.moment < 0:
+        return MemoryProfile(live.peak, -1, "at the start", program, graph, live, 0)
+    instr, extra = program.instrs[live.moment], timeline[-1]
+    made = ", ".join(f"%{program.values[value].name}" for value in instr.results)
+    where = f"{instr.op} -> {made}" + (f" at {instr.source}" if instr.source is not None else "")
+    return MemoryProfile(live.peak, live.moment, where, program, graph, live, extra[live.moment] if extra else 0)
+
+
+_Timeline = tuple[list[int], tuple[int, ...], list[Moment], tuple[int, ...], list[int], list[int] | None]
+
+
+def _timeline(program: Program, rules: MemoryRules) -> _Timeline:
+    """What `alive_bytes` takes."""
+    known: dict[tuple[ShardingSpec, Shape, int], int] = {}  # most shapes come once for each layer of a model
+    sizes = []
+    for local in program.values:
+        key = (local.spec, local.type.shape, local.type.item_bytes)
+        size = known.get(key)
+        if size is None:
+            size = known[key] = local.padded_bytes
+        sizes.append(size)
+    moments = [Moment(flat_operands(instr.operands), instr.results, instr.views) for instr in program.instrs]
+    donated = {i for i, _ in program.updates} if rules.donate else set()
     kept = [value for i, value in enumerate(program.inputs) if rules.keep_inputs and i not in donated]
     extra = [buffer_bytes(program, instr) for instr in program.instrs] if rules.buffers else None
-    live = live_bytes(sizes, program.inputs, moments, program.outputs, kept, extra)
-    kinds = value_kinds(program, graph)
-    alive = [Alive(program.values[value].name, sizes[value], kinds[value]) for value in live.alive]
-    if live.moment < 0:
-        where = "at the start"
-    else:
-        instr = program.instrs[live.moment]
-        made = ", ".join(f"%{program.values[value].name}" for value in instr.results)
-        where = f"{instr.op} -> {made}" + (f" at {instr.source}" if instr.source is not None else "")
-        if extra is not None and extra[live.moment]:
-            alive.append(Alive(f"buffer of {instr.op}", extra[live.moment], "buffer"))
-    return MemoryProfile(live.peak, live.moment, where, tuple(sorted(alive, key=lambda item: (-item.bytes, item.name))))
+    return sizes, program.inputs, moments, program.outputs, kept, extra
 
 
 def buffer_bytes(program: Program, instr: Instr) -> int:
-    """What a collective needs while it runs, beside operand and result."""
-    if not instr.is_collective:
+    """What a collective needs while it runs, beside operand and result.
+
+    A buffer has a block for each member along dim 0.  None is needed where blocks lie one after the other as it is:
+    all dims before the one that is cut or joined are 1.  What is cut must also divide, or blocks are padded.
+    """
+    if instr.op not in _BUFFERED:
         return 0
-    (operand,), (result,) = instr.as_node().inputs, instr.results
-    put_in, made = (program.values[value].padded_bytes for value in (operand, result))
+    (operand,) = flat_operands(instr.operands)
+    before, after = program.values[operand], program.values[instr.results[0]]
+    block = list(before.spec.padded_shape(before.type.shape))
     joined, cut = instr.attr("dim"), instr.attr("to_dim", instr.attr("dim"))
-    room = {
-        "all_gather": made if joined else 0,
-        "reduce_scatter": put_in if cut else 0,
-        "all_to_all": (put_in if cut else 0) + (made if joined else 0),
-    }
-    return room.get(instr.op, 0)
+    in_a_row = True
+    if instr.op in _CUTTING:
+        in_a_row = prod(block[:cut]) == 1 and after.type.shape[cut] % after.spec.dims[cut].shards == 0
+        block[cut] = after.spec.padded_shape(after.type.shape)[cut]
+    if instr.op in _JOINING:
+        in_a_row = in_a_row and prod(block[:joined]) == 1
+    return 0 if in_a_row else axes_size(instr.axes) * prod(block) * before.type.item_bytes
+
+
+_CUTTING = frozenset({"reduce_scatter", "all_to_all"})
+_JOINING = frozenset({"all_gather", "all_to_all"})
+_BUFFERED = _CUTTING | _JOINING
 
 
 def value_kinds(program: Program, graph: Graph | None = None) -> tuple[str, ...]:

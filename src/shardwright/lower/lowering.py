@@ -14,7 +14,8 @@ from ..ir.graph import Attrs, Graph, Node, Operand, TensorType
 from ..ir.program import Instr, Local, Program, check_program
 from ..propagate.complete import Complete, Decision
 from ..spec.axes import Axes
-from ..spec.reshard import Step, nearest
+from ..spec.hops import steps_to
+from ..spec.reshard import Step
 from ..spec.sharding import ShardingSpec, sort_partial
 from .forms import FORMS, FormContext
 
@@ -200,11 +201,11 @@ class Lowering:
         copies = self.copies[value]
         if spec in copies:
             return copies[spec]
-        hub = self.complete.hubs.get(value)
-        if hub is not None and hub not in copies and hub != spec:
-            self.copy_in(value, hub, cause)
+        source = self.complete.sources.get(value, {}).get(spec)
+        if source is not None:
+            self.copy_in(value, source, cause)
         type = self.graph.type(value)
-        best, steps = nearest(list(copies), spec, type.shape, type.item_bytes)
+        best, steps = steps_to(spec, list(copies), source, type.shape, type.item_bytes)
         local = list(copies.values())[best]
         for step in steps:
             local = self.step(value, local, step, cause)

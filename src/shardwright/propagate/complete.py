@@ -64,8 +64,11 @@ class Complete:
     """What a user should know: ops without a rule, axes cut back."""
     moved: int = 0
     """Bytes that one device sends."""
-    hubs: Mapping[int, ShardingSpec] = field(default_factory=dict)
-    """Copies of values that are made before any other copy of them, as a solver says."""
+    sources: Mapping[int, Mapping[ShardingSpec, ShardingSpec]] = field(default_factory=dict)
+    """For copies of values, as a solver says: the copy that each is made from, by a single step if there is one.
+
+    Other copies are made from the one at hand from which fewest bytes are sent.
+    """
 
 
 def complete(

@@ -2,7 +2,10 @@
 
 A Program is compiled once: every instruction becomes a closure over what can be known beforehand (local shapes,
 groups, slices).  Running counts what is executed, from the arrays themselves: kind, axes and bytes of each
-collective, and the peak of live bytes of any device.
+collective, and the peak of bytes that any device holds.
+
+A device holds every value from its maker to its last reader, and what a collective packs and unpacks.  Inputs stay, as
+the caller has them too; those that the program updates go after their last reader if the caller donates them.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from ..spec.reshard import permute_sources
 from ..spec.sharding import ShardingSpec
 from .arrays import NumpyArrays
 from .engine import Arrays
+from .lifetimes import last_uses, take_over
 
 Prepare = Callable[[str, Mapping[str, Any], Sequence[TensorType]], Callable[[Sequence[Any]], tuple[Any, ...]]]
 Shards = list[Any]
@@ -35,6 +39,7 @@ class Executed:
 
     collectives: list[Collective] = field(default_factory=list)
     peak_bytes: int = 0
+    """The most that a device held, where the engine can tell."""
 
 
 class VirtualEngine:
@@ -85,18 +90,24 @@ class CompiledProgram:
         compiler = _Compiler(program, engine)
         self.steps = [compiler.instruction(instr) for instr in program.instrs]
         self.reads = [instr.as_node().inputs for instr in program.instrs]
-        self.dead = _last_uses(program)
+        self.dead = last_uses(program)
 
     def __call__(self, inputs: Sequence[Shards]) -> list[Shards]:
         return self.run(inputs)[0]
 
-    def run(self, inputs: Sequence[Shards]) -> tuple[list[Shards], Executed]:
-        """Shards of the inputs -> shards of the outputs, and what was done."""
+    def run(self, inputs: Sequence[Shards], donate: bool = False) -> tuple[list[Shards], Executed]:
+        """Shards of the inputs -> shards of the outputs, and what was done.
+
+        With ``donate`` the list is taken over, and empty when the program starts: where the caller holds them nowhere
+        else, inputs that the program updates are gone after their last use.
+        """
         program = self.program
         env: list[Shards] = [[] for _ in program.values]
         for value, shards in zip(program.inputs, inputs):
             env[value] = list(shards)
-        meter = _Meter(self, env)
+        if donate:
+            take_over(inputs)
+        meter = _Meter(self, env, donate)
         for n, instr in enumerate(program.instrs):
             made = self.steps[n](env)
             if instr.is_collective:
@@ -109,30 +120,13 @@ class CompiledProgram:
         return [env[value] for value in program.outputs], meter.executed
 
 
-def _last_uses(program: Program) -> list[list[int]]:
-    """For each instruction the values nobody reads after it; a view keeps what it shows alive."""
-    base = list(range(len(program.values)))
-    last: dict[int, int] = {}
-    for n, instr in enumerate(program.instrs):
-        inputs = instr.as_node().inputs
-        for result, operand in instr.views:
-            base[instr.results[result]] = base[inputs[operand]]
-        for value in (*inputs, *instr.results):
-            last[value] = n
-            last[base[value]] = n
-    kept = {v for value in program.outputs for v in (value, base[value])}
-    dead: list[list[int]] = [[] for _ in program.instrs]
-    for value, n in last.items():
-        if value not in kept:
-            dead[n].append(value)
-    return dead
-
-
 class _Meter:
     """Counts bytes from the arrays that are there."""
 
-    def __init__(self, compiled: CompiledProgram, env: list[Shards]) -> None:
+    def __init__(self, compiled: CompiledProgram, env: list[Shards], donate: bool) -> None:
         self.program = compiled.program
+        donated = {i for i, _ in self.program.updates} if donate else set()
+        self.kept = {value for i, value in enumerate(self.program.inputs) if i not in donated}
         self.arrays = compiled.engine.arrays
         self.dead = compiled.dead
         self.env = env
@@ -150,15 +144,37 @@ class _Meter:
         for position, shard in enumerate(self.env[value]):
             self.live[position] += sign * prod(self.arrays.shape(shard)) * self.arrays.item_bytes(shard)
 
-    def _peak(self) -> None:
-        self.executed.peak_bytes = max(self.executed.peak_bytes, *self.live)
+    def _peak(self, buffer: int = 0) -> None:
+        self.executed.peak_bytes = max(self.executed.peak_bytes, *(live + buffer for live in self.live))
 
     def after(self, n: int) -> None:
-        for value in self.program.instrs[n].results:
+        instr = self.program.instrs[n]
+        for value in instr.results:
             self._add(value, 1)
-        self._peak()
+        self._peak(self._buffer(instr) if instr.is_collective else 0)
         for value in self.dead[n]:
-            self._add(value, -1)
+            if value not in self.kept:
+                self._add(value, -1)
+
+    def _buffer(self, instr: Instr) -> int:
+        """A block for each member, one after the other, unless they lie so in what is sent or in what is wanted.
+
+        Every device makes the same: where parts differ between devices, all pad them to the largest.
+        """
+        before, after = (
+            [self.arrays.shape(shard) for shard in self.env[value]]
+            for value in (instr.as_node().inputs[0], instr.results[0])
+        )
+        block = [max(sizes) for sizes in zip(*before)]
+        packed = unpacked = False
+        if instr.op in ("reduce_scatter", "all_to_all"):
+            cut = instr.attr("to_dim", instr.attr("dim"))
+            packed = prod(block[:cut]) > 1 or any(shape[cut] != after[0][cut] for shape in after)
+            block[cut] = max(shape[cut] for shape in after)
+        if instr.op in ("all_gather", "all_to_all"):
+            unpacked = prod(block[: instr.attr("dim")]) > 1
+        item = self.arrays.item_bytes(self.env[instr.results[0]][0])
+        return prod(axis.size for axis in instr.axes) * prod(block) * item if packed or unpacked else 0
 
     def collective(self, instr: Instr, env: list[Shards]) -> None:
         """What a device sends, from what the devices hold."""

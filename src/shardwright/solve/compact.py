@@ -11,8 +11,8 @@ has to find out where a layer begins.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,15 @@ class _Once:
             found = self.known[key] = self.array(a + b)
         return found
 
+    def row(self, table: Ints) -> Ints:
+        """The only row of a table."""
+        key = ("row", id(table))
+        found: Ints | None = self.known.get(key)
+        if found is None:
+            self.kept.append(table)
+            found = self.known[key] = self.array(np.ascontiguousarray(table[0]))
+        return found
+
     def leaf(self, cost: Ints, table: Ints) -> tuple[Ints, Ints]:
         """For each strategy of the neighbour the best price and pick."""
         key = ("leaf", id(cost), id(table))
@@ -74,21 +83,27 @@ class _Once:
             found = self.known[key] = self.array(total.min(0)), total.argmin(0)
         return found
 
-    def useful(self, cost: Ints, tables: Sequence[Ints]) -> Ints | None:
-        """The strategies that no other one beats; None if those are all."""
-        key = ("useful", id(cost), *map(id, tables))
+    def useful(self, cost: Ints, tables: Sequence[Ints], each: bool) -> Ints | None:
+        """The strategies that no other one beats; None if those are all.
+
+        ``each`` asks for one that is never dearer in any table, however often the table counts.
+        """
+        if each:
+            tables = list({id(table): table for table in tables}.values())
+        key = ("useful", each, id(cost), *map(id, tables))
         if key not in self.known:
             self.kept += [cost, *tables]
-            self.known[key] = self._useful(cost, tables)
+            self.known[key] = self._useful(cost, tables, each)
         found: Ints | None = self.known[key]
         return found
 
-    def _useful(self, cost: Ints, tables: Sequence[Ints]) -> Ints | None:
+    def _useful(self, cost: Ints, tables: Sequence[Ints], each: bool) -> Ints | None:
         more = cost[:, None] - cost  # what the column saves against the row, at worst
         for table in tables:
             if table.shape[0] * table.size > CUBE:
                 return None
-            more = more + (table[:, None, :] - table[None]).min(2)
+            saved = (table[:, None, :] - table[None]).min(2)
+            more = np.minimum(more, saved) if each else more + saved
         order = np.arange(cost.size)
         # Of two that beat each other the first stays.
         beaten = (more >= 0) & ~((more.T >= 0) & (order[:, None] <= order))
@@ -114,6 +129,8 @@ class Compact:
     left: tuple[int, ...]
     steps: tuple[tuple[int, int, int, Ints], ...]
     """Variable, its neighbours or -1, and its strategy for theirs (or by its own, where some went)."""
+    offsets: Mapping[int, int] = field(default_factory=dict)
+    """The parts of the offset that come from each layer."""
 
     def back(self, choice: Sequence[int]) -> list[int]:
         full = [0] * self.size
@@ -129,9 +146,20 @@ class Compact:
         return full
 
 
-def compact(costs: Sequence[Ints], edges: Sequence[tuple[int, int, Ints]], name: str = "") -> Compact:
-    """Arrays given more than once should be the same object; none is changed."""
-    work = _Compaction(costs, edges)
+def compact(
+    costs: Sequence[Ints],
+    edges: Sequence[tuple[int, int, Ints]],
+    name: str = "",
+    kept: Collection[int] = (),
+    layer: Sequence[int] | None = None,
+) -> Compact:
+    """Arrays given more than once should be the same object; none is changed.
+
+    With ``layer`` (-1: none), no two variables are linked whose layers are not next to each other.  Variables that are
+    ``kept`` are not eliminated unless they have nothing to choose, and lose no strategies if they are of a layer; if
+    not, only such as are never needed however many layers there are.
+    """
+    work = _Compaction(costs, edges, frozenset(kept), layer)
     for _ in range(ROUNDS):
         work.eliminate()
         if not work.prune():
@@ -140,13 +168,21 @@ def compact(costs: Sequence[Ints], edges: Sequence[tuple[int, int, Ints]], name:
 
 
 class _Compaction:
-    def __init__(self, costs: Sequence[Ints], edges: Sequence[tuple[int, int, Ints]]) -> None:
+    def __init__(
+        self,
+        costs: Sequence[Ints],
+        edges: Sequence[tuple[int, int, Ints]],
+        held: frozenset[int],
+        layer: Sequence[int] | None,
+    ) -> None:
+        self.held, self.layer = held, layer
         self.once = _Once()
         self.cost = [self.once.array(row) for row in costs]
         self.tables: list[dict[int, Ints]] = [{} for _ in costs]
         self.gone = [False] * len(costs)
         self.steps: list[tuple[int, int, int, Ints]] = []
         self.offset = 0
+        self.offsets: dict[int, int] = {}
         for i, j, table in edges:
             if i == j:
                 self.cost[i] = self.once.array(self.cost[i] + np.diagonal(table))
@@ -166,12 +202,21 @@ class _Compaction:
         while queue:
             at = queue.popleft()
             waiting.discard(at)
-            if self.gone[at] or len(self.tables[at]) > 2:
+            if self.gone[at]:
                 continue
             near = list(self.tables[at])
+            if self.cost[at].size == 1 and near:
+                self.settle(at, near)
+                for other in near:
+                    if len(self.tables[other]) <= 2 and other not in waiting:
+                        waiting.add(other)
+                        queue.append(other)
+                continue
+            if len(near) > 2 or at in self.held or self.far(near):
+                continue
             if not near:
                 pick = int(self.cost[at].argmin())
-                self.offset += int(self.cost[at][pick])
+                self.count(at, int(self.cost[at][pick]))
                 self.steps.append((at, -1, -1, np.full(self.cost[at].size, pick)))
             elif len(near) == 1:
                 price, picks = self.once.leaf(self.cost[at], self.tables[at][near[0]])
@@ -195,13 +240,38 @@ class _Compaction:
                     waiting.add(other)
                     queue.append(other)
 
+    def count(self, at: int, cost: int) -> None:
+        self.offset += cost
+        if self.layer is not None:
+            self.offsets[self.layer[at]] = self.offsets.get(self.layer[at], 0) + cost
+
+    def far(self, near: Sequence[int]) -> bool:
+        """Whether two variables must not be linked."""
+        if self.layer is None or len(near) < 2:
+            return False
+        a, b = (self.layer[other] for other in near)
+        return a >= 0 and b >= 0 and abs(a - b) > 1
+
+    def settle(self, at: int, near: Sequence[int]) -> None:
+        """A variable without a choice: what it costs with its neighbours is theirs."""
+        self.count(at, int(self.cost[at][0]))
+        for other in near:
+            self.cost[other] = self.once.plus(self.cost[other], self.once.row(self.tables[at][other]))
+            del self.tables[other][at]
+        self.steps.append((at, -1, -1, np.zeros(1, np.int64)))
+        self.tables[at] = {}
+        self.gone[at] = True
+
     def prune(self) -> bool:
         """Drop strategies that are never needed; whether there were any."""
         found = False
         for at in range(len(self.cost)):
             if self.gone[at] or self.cost[at].size == 1:
                 continue
-            kept = self.once.useful(self.cost[at], list(self.tables[at].values()))
+            held = at in self.held
+            if held and self.layer is not None and self.layer[at] >= 0:
+                continue
+            kept = self.once.useful(self.cost[at], list(self.tables[at].values()), held)
             if kept is None:
                 continue
             found = True
@@ -218,4 +288,4 @@ class _Compaction:
         place = {at: i for i, at in enumerate(left)}
         edges = [(place[i], place[j], table) for i in left for j, table in sorted(self.tables[i].items()) if i < j]
         small = NumericProblem.build([self.cost[at] for at in left], edges, name=name)
-        return Compact(small, self.offset, len(self.cost), tuple(left), tuple(self.steps))
+        return Compact(small, self.offset, len(self.cost), tuple(left), tuple(self.steps), self.offsets)

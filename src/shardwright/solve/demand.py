@@ -1,21 +1,20 @@
-"""`Demand`: for one value, how it may lie once it is made, and in which shardings it is then wanted by whom."""
+"""`Demand`: for one value, how it may lie once it is made, and in which shardings it is then wanted by whom.
+
+Shardings are places in the value's `Routes`.  Equal lists are one array, so what is worked out for one value serves all
+that are alike.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ..spec.sharding import ShardingSpec
-
-if TYPE_CHECKING:
-    from .assign import Assigner
-
-Specs = tuple[ShardingSpec, ...]
+from .numeric.problem import Ints
+from .routes import Routes
 
 
 def finished(spec: ShardingSpec) -> ShardingSpec:
@@ -23,100 +22,85 @@ def finished(spec: ShardingSpec) -> ShardingSpec:
     return ShardingSpec.make(spec.mesh, spec.dims) if spec.partial else spec
 
 
-@dataclass(frozen=True, eq=False)
-class Group:
+class Group(NamedTuple):
     """What one variable needs of a value: for each place at which it reads it, a sharding for each of its choices."""
 
     variable: int
     """Negative where there is nothing to choose."""
-    specs: tuple[Specs, ...]
+    places: tuple[Ints, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Demand:
     """A node that reads a value twice is one reader; places that are always needed alike are one place."""
 
+    routes: Routes
     decider: int
     """The variable that decides how the value lies."""
-    made: Specs
+    made: Ints
+    """Where it lies for each choice of the decider."""
+    ends: Ints | None
+    """For an output that nobody asked for in a sharding and that may be pending: where it is finished."""
     groups: tuple[Group, ...]
-    finish: bool
-    """Whether it is an output that nobody asked for in a sharding, and may be pending."""
-    home: ShardingSpec | None
-    """Where it goes at once, if some way leaves it elsewhere; hubs are for values that stay as they are made."""
-    order: tuple[tuple[int, Specs], ...]
-    """All that is wanted, in the order of lowering, with the variable that decides it."""
-    signature: object
-    domain: Specs
-    """The shardings that a hub may have."""
+    settle: Ints | None = None
+    """What it costs to bring each way's result where the user wants it at once; then it lies there."""
+
+    @property
+    def signature(self) -> object:
+        """Equal for values whose tables are equal."""
+        groups = tuple((group.variable < 0, *map(id, group.places)) for group in self.groups)
+        return (id(self.routes), id(self.made), None if self.ends is None else id(self.ends), groups)
 
     @property
     def count(self) -> int:
-        return len(self.groups) + self.finish
+        return len(self.groups) + (self.ends is not None)
 
     @property
     def places(self) -> int:
         """In how many places it is wanted; one variable may want it in two shardings."""
-        return sum(len(group.specs) for group in self.groups) + self.finish
+        return sum(len(group.places) for group in self.groups) + (self.ends is not None)
 
     @property
     def is_shared(self) -> bool:
         return self.count > 1
 
-    @cached_property
-    def pending(self) -> npt.NDArray[np.bool_]:
-        return np.array([bool(spec.partial) for spec in self.made], np.bool_)
-
-    def wanted(self, choice: Sequence[int], source: ShardingSpec) -> list[ShardingSpec]:
-        found = [specs[0] if variable < 0 else specs[choice[variable]] for variable, specs in self.order]
-        return [*found, finished(source)] if self.finish else found
-
-
-@dataclass
-class Demands:
-    """Of all values of a graph; equal values share their domains."""
-
-    assigner: Assigner
-    _known: dict[int, Demand] = field(default_factory=dict)
-    _domains: dict[object, Specs] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.outputs: dict[int, list[int]] = {}
-        for i, value in enumerate(self.assigner.graph.outputs):
-            self.outputs.setdefault(value, []).append(i)
-
-    def of(self, value: int) -> Demand:
-        found = self._known.get(value)
-        if found is None:
-            found = self._known[value] = self._make(value)
+    def wanted(self, choice: Sequence[int]) -> list[int]:
+        """All that is wanted, under a choice."""
+        found = [
+            int(place[choice[group.variable]] if group.variable >= 0 else place[0])
+            for group in self.groups
+            for place in group.places
+        ]
+        if self.ends is not None:
+            found.append(int(self.ends[choice[self.decider]]))
         return found
 
-    def _make(self, value: int) -> Demand:
-        about = self.assigner
-        made = about.leaves(value)
-        order = [(n, about.needs(n, place)) for n, place in about.readers[value]]
-        free = 0
-        asked = True
-        for i in self.outputs.get(value, ()):
-            if i in about.updates:
-                state = about.updates[i]
-                order.append((about.place[state], about.inputs[state]))
-            elif i in about.out_specs:
-                free -= 1
-                order.append((free, about.alike((about.out_specs[i].closed(),))))
-            else:
-                asked = False
-        groups: dict[int, dict[int, Specs]] = {}
-        for variable, specs in order:
-            groups.setdefault(variable, {})[id(specs)] = specs
-        finish = not asked and any(spec.partial for spec in made)
-        # Equal lists are one object (`Assigner.alike`), so identities say it all.
-        signature = (id(made), tuple((at < 0, *places) for at, places in groups.items()), finish)
-        domain = self._domains.get(signature)
-        if domain is None:
-            ends = map(finished, made) if finish else ()
-            there = dict.fromkeys([*made, *(spec for _, specs in order for spec in specs), *ends])
-            domain = self._domains[signature] = tuple(there)
-        listed = tuple(Group(at, tuple(places.values())) for at, places in groups.items())
-        home = about.home(value)
-        return Demand(about.decider(value), made, listed, finish, home, tuple(order), (signature, home), domain)
+    def reach(self, group: Group, prices: Ints) -> Ints:
+        """From every sharding to what a variable's choices need, at all of its places; perhaps with a copy between."""
+        places = group.places
+        if len(places) == 1:
+            return prices[:, places[0]]
+        if len(places) == 2:
+            return self.routes.both(prices, *places)
+        # Rare: as if two of the places were all there is, which is never too much.
+        pairs = [self.routes.both(prices, a, b) for i, a in enumerate(places) for b in places[:i]]
+        return np.asarray(np.maximum.reduce(pairs), np.int64)
+
+    def tables(self, fine: int, above: bool) -> tuple[Ints, ...]:
+        """From what is left to the only reader, or to the hub; then from the hub to each reader.
+
+        In parts of a picosecond, ``fine`` to one.  ``above`` lets each reader pay its whole way from the hub, which no
+        tree exceeds; else a (k-1)-th of it, of k places.
+        """
+        prices = self.routes.least * fine
+        if not self.is_shared:
+            if not self.groups:
+                assert self.ends is not None
+                return (prices[self.made, self.ends][:, None],)
+            return (self.reach(self.groups[0], prices)[self.made],)
+        share = 1 if above else self.places - 1
+        to_hub = prices[self.made]
+        if self.ends is not None:
+            pending = (self.ends != self.made)[:, None]
+            to_hub = to_hub + prices[:, self.ends].T // share * pending
+        return (to_hub, *(self.reach(group, prices) // share for group in self.groups))

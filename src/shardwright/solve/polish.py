@@ -28,8 +28,10 @@ class _Polish:
         self.values: list[list[int]] = [[] for _ in self.sizes]
         """The values whose copies a variable has a say in."""
         for v in range(len(graph.values)):
-            demand = assigner.demands.of(v)
-            involved = dict.fromkeys([demand.decider, *(at for at, _ in demand.order if at >= 0)])
+            demand = assigner.demands[v]
+            involved = dict.fromkeys(
+                [demand.decider, *(group.variable for group in demand.groups if group.variable >= 0)]
+            )
             for at in involved:
                 self.values[at].append(v)
 
@@ -55,8 +57,8 @@ class _Polish:
                     yield at, other
 
     def around(self, value: int) -> list[int]:
-        demand = self.about.demands.of(value)
-        return [demand.decider, *(at for at, _ in demand.order if at >= 0)]
+        demand = self.about.demands[value]
+        return [demand.decider, *(group.variable for group in demand.groups if group.variable >= 0)]
 
     def improve(self, variables: tuple[int, ...]) -> bool:
         touched = list(dict.fromkeys(v for at in variables for v in self.values[at]))
@@ -78,4 +80,4 @@ class _Polish:
     def local(self, variables: tuple[int, ...], touched: Sequence[int]) -> int:
         about = self.about
         own = sum(about.ways[at][self.choice[at]].time for at in variables if at < len(about.ways))
-        return own + sum(about.settled(v, self.choice) + about.copies(v, self.choice)[0] for v in touched)
+        return own + sum(about.spent(v, self.choice) for v in touched)

@@ -18,7 +18,8 @@ from ..propagate.complete import Complete, Decision
 from ..propagate.parts import complete_parts, in_parts, parts_of
 from ..rules.registry import find
 from ..spec.axes import Axes
-from ..spec.reshard import Step, nearest
+from ..spec.hops import steps_to
+from ..spec.reshard import Step
 from ..spec.rule import OpShardingRule
 from ..spec.sharding import ShardingSpec, sort_partial
 
@@ -132,11 +133,11 @@ class _Copies:
         held = self.held[value]
         if spec in held:
             return
-        hub = self.complete.hubs.get(value)
-        if hub is not None and hub not in held and hub != spec:
-            self.copy(value, hub)
+        source = self.complete.sources.get(value, {}).get(spec)
+        if source is not None:
+            self.copy(value, source)
         type = self.graph.type(value)
-        _, best = nearest(held, spec, type.shape, type.item_bytes)
+        _, best = steps_to(spec, held, source, type.shape, type.item_bytes)
         self.spent += steps_shown(best, None, self.hardware)
         self.shown += steps_shown(best, self.roles[value] if self.roles is not None else None, self.hardware)
         held.append(spec)

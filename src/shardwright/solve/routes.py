@@ -1,14 +1,14 @@
-"""`Routes`: what it costs to get from each sharding of a tensor to each other one, and copies for several readers.
+"""`Routes`: the cheapest ways between all shardings that a tensor may have, and from one of them to several.
 
-Lowering makes a copy from the one at hand from which fewest bytes are sent, and before any other the value's *hub*, if
-it has one.  `Routes.best` does the same for one value and tries every hub.
+A way is made of single steps (`spec.hops`), each priced as it will show in the objective; ways are their closure, so
+the triangle inequality holds.  Copies of a value form a tree that grows from what its producer left; `Routes.tree`
+finds the cheapest one for given readers, and lowering makes copies along it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from math import prod
 
 import numpy as np
@@ -16,46 +16,57 @@ import numpy as np
 from ..cost.comm import sent_cost
 from ..cost.machine import Hardware
 from ..ir.graph import TensorType
-from ..spec.axes import Axes, axes_size
+from ..spec.axes import axes_size
+from ..spec.hops import Hops, steps_to
 from ..spec.mesh import DeviceMesh
-from ..spec.reshard import reshard
+from ..spec.reshard import Step, reshard
 from ..spec.sharding import ShardingSpec
 from .numeric.problem import Ints
 
 TOO_DEAR = 10**15
 """Picoseconds of a move that is not allowed: more than any plan, and little enough to add up."""
+STEPS = 64
+"""Of equally dear ways the one with fewest steps is taken: prices are counted in so many parts, and a step is one."""
+FAR = 1 << 60
+EXACT = 6
+"""Up to so many different readers the cheapest tree is found; beyond, a cheap one."""
+
+Tree = dict[int, int]
+"""Of every copy that is made the one it is made from."""
 
 
 @dataclass(eq=False)
 class Routes:
-    """Between the shardings that one value may have."""
+    """Between the shardings that tensors of one type and role may have."""
 
-    specs: tuple[ShardingSpec, ...]
-    time: Ints
-    """Picoseconds that show, from row to column."""
-    sent: Ints
-    """Bytes that one device sends."""
-    _best: dict[tuple[int, tuple[int, ...]], tuple[int, int | None]] = field(default_factory=dict)
+    specs: Sequence[ShardingSpec]
+    at: dict[ShardingSpec, int]
+    """Where a sharding is; equal layouts are at one place."""
+    step: Ints
+    """Single steps, in parts: `STEPS` for a picosecond, and one for the step."""
+    _trees: dict[tuple[int, tuple[int, ...]], tuple[int, Tree]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.at = {spec: i for i, spec in enumerate(self.specs)}
+        closed = self.step.copy()
+        np.fill_diagonal(closed, 0)
+        for middle in range(len(closed)):
+            np.minimum(closed, closed[:, middle, None] + closed[None, middle], out=closed)
+        self.closed = closed
+        self.least: Ints = closed // STEPS
+        """Picoseconds that show, from row to column."""
 
-    @cached_property
-    def least(self) -> Ints:
-        """Below what any number of copies on the way cost: the closure, in which the triangle inequality holds."""
-        found = self.time.copy()
-        for middle in range(len(found)):
-            np.minimum(found, found[:, middle, None] + found[None, middle], out=found)
-        return found
+    def index(self, specs: Iterable[ShardingSpec]) -> Ints:
+        at = self.at
+        return np.array([at[spec] for spec in specs], np.int64)
 
-    @cached_property
-    def through(self) -> Ints:
-        """With one copy on the way where that pays, and where lowering will then start from it."""
-        found = self.time.copy()
-        for middle in range(len(found)):
-            way = self.time[:, middle, None] + self.time[None, middle]
-            nearer = self.sent[None, middle] < self.sent
-            np.minimum(found, np.where(nearer, way, found), out=found)
+    def path(self, source: int, target: int) -> list[int]:
+        """The places after each step of the cheapest way."""
+        found = []
+        while source != target:
+            onward = self.step[source] + self.closed[:, target]
+            onward[source] = FAR
+            source = int(onward.argmin())
+            found.append(source)
         return found
 
     def both(self, prices: Ints, a: Ints, b: Ints) -> Ints:
@@ -66,100 +77,141 @@ class Routes:
             np.minimum(found, np.where(a == b, found, tree), out=found)
         return found
 
-    def best(self, source: int, wanted: Sequence[int]) -> tuple[int, int | None]:
-        """What copies for these readers, in their order, cost with the best hub, and that hub; None is none."""
-        order = tuple(dict.fromkeys(spec for spec in wanted if spec != source))
-        if not order:
-            return 0, None
-        found = self._best.get((source, order))
+    def tree(self, source: int, wanted: Iterable[int]) -> tuple[int, Tree]:
+        """What copies for these readers cost, in picoseconds, and the copy that each is made from."""
+        ends = tuple(sorted({end for end in wanted if end != source}))
+        if not ends:
+            return 0, {}
+        found = self._trees.get((source, ends))
         if found is None:
-            found = self._cost(source, order, None), None
-            if found[0]:
-                for hub in range(len(self.specs)):
-                    if hub != source:
-                        cost = self._cost(source, order, hub)
-                        if cost < found[0]:
-                            found = cost, hub
-            self._best[source, order] = found
+            made: Tree = {}
+            for part in _lots(ends):
+                self._grow(source, part, made)
+            steps = sum(int(self.step[start, end]) // STEPS for end, start in made.items())
+            found = self._trees[source, ends] = steps, made
         return found
 
-    def plain(self, source: int, wanted: Sequence[int]) -> int:
-        """Without a hub."""
-        return self._cost(source, tuple(wanted), None)
+    def _grow(self, source: int, ends: Sequence[int], made: Tree) -> None:
+        """Dreyfus and Wagner: the cheapest tree for a set of ends under each root, from those of its parts."""
+        if len(ends) == 1:
+            self._lay(source, ends[0], made)
+            return
+        closed, count = self.closed, len(ends)
+        under: dict[int, Ints] = {}
+        """For a set of ends (bits): the cost under each root."""
+        split: dict[int, Ints] = {}
+        for i, end in enumerate(ends):
+            under[1 << i] = closed[:, end]
+        for group in sorted(range(3, 1 << count), key=lambda bits: (bits.bit_count(), bits)):
+            if group.bit_count() < 2:
+                continue
+            low = group & -group
+            parts = [part for part in range(low, group) if part & group == part and part & low]
+            joined = np.stack([under[part] + under[group ^ part] for part in parts])
+            split[group] = np.array(parts)[joined.argmin(0)]
+            under[group] = joined.min(0) if group == (1 << count) - 1 else _closed_by(closed, joined.min(0))
+            # `split` is at the joint itself; the way there is found when the tree is laid.
+            under[-group] = joined.min(0)
 
-    @cached_property
-    def _rows(self) -> tuple[list[list[int]], list[list[int]]]:
-        return self.time.tolist(), self.sent.tolist()
+        def lay(root: int, group: int) -> None:
+            if group.bit_count() == 1:
+                self._lay(root, ends[group.bit_length() - 1], made)
+                return
+            joint = int((closed[root] + under[-group]).argmin())
+            self._lay(root, joint, made)
+            part = int(split[group][joint])
+            lay(joint, part)
+            lay(joint, group ^ part)
 
-    def _cost(self, source: int, order: Sequence[int], hub: int | None) -> int:
-        time, sent = self._rows
-        held, total = [source], 0
-        for want in order if hub is None else (hub, *order):
-            if want not in held:
-                nearest = min(held, key=lambda copy: sent[copy][want])
-                total += time[nearest][want]
-                held.append(want)
-        return total
+        lay(source, (1 << count) - 1)
+
+    def _lay(self, source: int, target: int, made: Tree) -> None:
+        for place in self.path(source, target):
+            made.setdefault(place, source)
+            source = place
+
+
+def _closed_by(closed: Ints, joint: Ints) -> Ints:
+    found: Ints = (closed + joint[None]).min(1)
+    return found
+
+
+def _lots(ends: Sequence[int]) -> list[Sequence[int]]:
+    return [ends[i : i + EXACT] for i in range(0, len(ends), EXACT)]
 
 
 @dataclass
 class RouteBook:
-    """Routes of all tensor types on a mesh, each pair of shardings searched once for all types that are alike."""
+    """Routes of all tensor types on a mesh."""
 
     mesh: DeviceMesh
     hardware: Hardware
     most_gathered: int | None = None
     """The most bytes that one all_gather may leave on a device; what leaves more costs `TOO_DEAR`."""
-    _routes: dict[object, Routes] = field(default_factory=dict)
-    _paths: dict[object, tuple[tuple[str, Axes, int], ...]] = field(default_factory=dict)
-    _likes: dict[TensorType, tuple[tuple[int, ...], int, int]] = field(default_factory=dict)
+    _words: dict[TensorType, dict[ShardingSpec, None]] = field(default_factory=dict)
+    _hops: dict[frozenset[ShardingSpec], Hops] = field(default_factory=dict)
+    _routes: dict[tuple[TensorType, str | None], Routes] = field(default_factory=dict)
 
-    def routes(self, type: TensorType, role: str | None, specs: tuple[ShardingSpec, ...]) -> Routes:
-        key = (type.shape, type.item_bytes, role, specs)
-        found = self._routes.get(key)
+    def allow(self, type: TensorType, specs: Iterable[ShardingSpec]) -> None:
+        """Tensors of this type may lie so.  All is said before the first question is asked about a type."""
+        self._words.setdefault(type, {}).update(dict.fromkeys(specs))
+
+    def routes(self, type: TensorType, role: str | None) -> Routes:
+        found = self._routes.get((type, role))
         if found is None:
-            pairs = [[self.move(type, role, a, b) for b in specs] for a in specs]
-            time = np.array([[price for price, _ in row] for row in pairs], np.int64).reshape(len(specs), -1)
-            sent = np.array([[bytes for _, bytes in row] for row in pairs], np.int64).reshape(len(specs), -1)
-            found = self._routes[key] = Routes(specs, time, sent)
+            found = self._routes[type, role] = self._make(type, role)
         return found
 
-    def move(self, type: TensorType, role: str | None, source: ShardingSpec, target: ShardingSpec) -> tuple[int, int]:
-        """Picoseconds that show, and bytes, from one sharding to another."""
-        if source is target or source == target:
-            return 0, 0
-        shape, item, scale = self._like(type)
-        where = (shape, item, source, target)
-        path = self._paths.get(where)
-        if path is None:
-            steps = reshard(source, target, shape, item, idle=False)
-            path = self._paths[where] = tuple((s.kind, s.axes, s.bytes) for s in steps if not s.is_local)
-        if self.most_gathered is not None and self._gathered(path) * scale > self.most_gathered:
-            return TOO_DEAR, TOO_DEAR
+    def _make(self, type: TensorType, role: str | None) -> Routes:
+        given = self._words[type]
+        if any(size % dim.shards for spec in given for size, dim in zip(type.shape, spec.dims)):
+            return self._searched(type, role, tuple(given))
+        key = frozenset(given)
+        hops = self._hops.get(key)
+        if hops is None:
+            try:
+                hops = self._hops[key] = Hops(self.mesh, tuple(given))
+            except ValueError:  # an axis cut in ways that exclude each other
+                return self._searched(type, role, tuple(given))
+        bytes = prod(type.shape) * type.item_bytes
         shown, hardware = self.hardware.overlap.shown, self.hardware
-        price = sum(shown(role, sent_cost(kind, axes, bytes * scale, hardware)) for kind, axes, bytes in path)
-        return price, sum(bytes for _, _, bytes in path) * scale
+        prices = []
+        for step in hops.classes:
+            time = shown(role, sent_cost(step.kind, step.axes, step.sent(bytes), hardware))
+            if self.most_gathered is not None and step.kind == "all_gather":
+                time += TOO_DEAR * (bytes // step.shards * axes_size(step.axes) > self.most_gathered)
+            prices.append(time * STEPS + 1)
+        matrix = np.full((len(hops.specs), len(hops.specs)), FAR, np.int64)
+        if len(hops.steps):
+            start, end, kind = hops.steps.T
+            np.minimum.at(matrix, (start, end), np.array(prices, np.int64)[kind])
+        return Routes(hops.specs, hops.at, matrix)
 
-    def _gathered(self, path: Sequence[tuple[str, Axes, int]]) -> int:
-        """The most bytes that an all_gather of these leaves: what a device gets from others, and its own."""
-        sizes = ((bytes, axes_size(axes)) for kind, axes, bytes in path if kind == "all_gather")
-        return max((bytes * size // (size - 1) for bytes, size in sizes), default=0)
+    def _searched(self, type: TensorType, role: str | None, specs: tuple[ShardingSpec, ...]) -> Routes:
+        """Where shards may be uneven: from each sharding to each other one by a search."""
+        at: dict[ShardingSpec, int] = {}
+        kept: list[ShardingSpec] = []
+        for spec in specs:
+            same = next((i for i, other in enumerate(kept) if other.same_layout(spec)), None)
+            at[spec] = len(kept) if same is None else same
+            if same is None:
+                kept.append(spec)
+        matrix = np.full((len(kept), len(kept)), FAR, np.int64)
+        for i, source in enumerate(kept):
+            for j, target in enumerate(kept):
+                if i != j:
+                    steps = steps_to(target, [source], source, type.shape, type.item_bytes)[1]
+                    matrix[i, j] = self._price(role, steps) * STEPS + 1
+        return Routes(kept, at, matrix)
 
-    def _like(self, type: TensorType) -> tuple[tuple[int, ...], int, int]:
-        """The least shape with the same routes, its item's bytes, and how many times more bytes the real one sends.
+    def search(self, type: TensorType, role: str | None, source: ShardingSpec, target: ShardingSpec) -> int:
+        """What a reshard costs that lowering searches for."""
+        return self._price(role, reshard(source, target, type.shape, type.item_bytes, idle=False))
 
-        A dim that all devices together divide may be any such size.  If one may be cut so twice over, then no share of
-        it is ever rounded, and all bytes are whole multiples.
-        """
-        found = self._likes.get(type)
-        if found is None:
-            devices = prod(axis.size for axis in self.mesh.axes)
-            twice = next((d for d, size in enumerate(type.shape) if size and size % devices**2 == 0), None)
-            if twice is None:
-                return self._likes.setdefault(type, (type.shape, type.item_bytes, 1))
-            shape = tuple(
-                devices**2 if d == twice else devices if size and size % devices == 0 else size
-                for d, size in enumerate(type.shape)
-            )
-            found = self._likes[type] = (shape, 1, prod(type.shape) * type.item_bytes // max(prod(shape), 1))
-        return found
+    def _price(self, role: str | None, steps: Iterable[Step]) -> int:
+        shown, hardware, total = self.hardware.overlap.shown, self.hardware, 0
+        for step in steps:
+            total += shown(role, sent_cost(step.kind, step.axes, step.bytes, hardware))
+            if step.kind == "all_gather" and self.most_gathered is not None:
+                total += TOO_DEAR * (step.local_bytes * axes_size(step.axes) > self.most_gathered)
+        return total

@@ -1,31 +1,36 @@
 """`Space`: for every node the ways to split it over all mesh axes together, and what each takes.
 
 For each mesh axis a node leaves it alone, gives it to one of its factors, or lets a pending sum over it through; a way
-is one such choice for every axis.  Ways are made once for equal calls, so depth costs nothing.
+is one such choice for every axis.  An axis that is longer than a factor may fill it and go on in the factor that
+follows it (8 heads in groups of 4 on an axis of 16).  Ways are made once for equal calls, so depth costs nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
+from ..cost.compute import cost_class, local_sizes, op_time, operations
 from ..cost.machine import Hardware
+from ..cost.memory import local_bytes
 from ..ir.core import BARRIER, CONSTRAINT
 from ..ir.graph import Graph, Node, TensorType
 from ..propagate.book import rule_of
 from ..propagate.choices import FORM_PENDING, legal_axes
 from ..propagate.complete import Complete
 from ..propagate.parts import complete_parts, in_parts, parts_of
+from ..rules.registry import find
 from ..spec.axes import Axes, AxisRef, axes_size, merge_axes
-from ..spec.factors import FactorSharding
 from ..spec.mesh import DeviceMesh
-from ..spec.rule import OpShardingRule
-from ..spec.sharding import ShardingSpec, sort_partial
+from ..spec.rule import Mapped, OpShardingRule
+from ..spec.sharding import DimSpec, Partial, ShardingSpec, sort_partial
 from .price import node_time, price_parts
 
 SUM = "P(sum)"
+Option = tuple[tuple[tuple[int, AxisRef], ...], int]
+"""What happens to a mesh axis: factors with the part of it that each gets, and a line of the transfer table or -1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,8 @@ class Space:
     rules: dict[int, OpShardingRule | None] = field(default_factory=dict, repr=False)
     """Of the nodes that were asked about."""
     _known: dict[object, tuple[Way, ...]] = field(default_factory=dict, repr=False)
+    _specs: dict[ShardingSpec, ShardingSpec] = field(default_factory=dict, repr=False)
+    _laid: dict[object, tuple[ShardingSpec, int]] = field(default_factory=dict, repr=False)
 
     def ways(self, n: int, pinned: ShardingSpec | None = None) -> tuple[Way, ...]:
         """Of one node; ``pinned`` is the sharding that a constraint asks for."""
@@ -59,14 +66,28 @@ class Space:
             self.rules[n] = OpShardingRule.identity(self.graph.values[node.results[0]].shape)
             return (Way(tuple(dim.axes for dim in spec.dims), (spec,), (spec,), 0),)
         view = rule_of(self.graph, node)
-        self.rules[n] = None if view is None else view.rule
-        if view is None:
+        rule = self.rules[n] = None if view is None else view.rule
+        if rule is None:
             return (self._replicated(node),)
         types = self._types(node)
-        key = (id(view.rule), node.op, types, node.attrs)
+        key = (id(rule), node.op, types, node.attrs)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = tuple(self._enumerate(node, view.rule, types))
+            found = self._known[key] = tuple(_Call(self, node, rule, types).ways())
+        return found
+
+    def same(self, spec: ShardingSpec) -> ShardingSpec:
+        """The one object for all equal shardings."""
+        return self._specs.setdefault(spec, spec)
+
+    def laid(self, cuts: tuple[Axes, ...], pending: Partial, type: TensorType) -> tuple[ShardingSpec, int]:
+        """A sharding with these axes on its dims, and the bytes of a shard."""
+        key = (cuts, pending, type)
+        found = self._laid.get(key)
+        if found is None:
+            partial = sort_partial(pending, self.mesh) if pending else ()
+            spec = self.same(ShardingSpec.make(self.mesh, tuple(map(DimSpec, cuts)), partial))
+            found = self._laid[key] = spec, local_bytes(spec, type)
         return found
 
     def _types(self, node: Node) -> tuple[TensorType, ...]:
@@ -74,97 +95,139 @@ class Space:
 
     def _replicated(self, node: Node) -> Way:
         types = self._types(node)
-        specs = tuple(ShardingSpec.replicate(self.mesh, type.rank) for type in types)
+        specs = tuple(self.same(ShardingSpec.replicate(self.mesh, type.rank)) for type in types)
         count = len(node.inputs)
-        return Way((), specs[:count], specs[count:], self._time(node, None, (), specs, types))
+        time = node_time(node.op, node.attrs, None, (), specs, types, count, self.hardware)
+        return Way((), specs[:count], specs[count:], time)
 
-    # -- one call -----------------------------------------------------------------------------------------
 
-    def _enumerate(self, node: Node, rule: OpShardingRule, types: Sequence[TensorType]) -> list[Way]:
+class _Call:
+    """One call of an op: its ways, with everything that several of them share worked out once."""
+
+    def __init__(self, space: Space, node: Node, rule: OpShardingRule, types: Sequence[TensorType]) -> None:
+        self.space, self.node, self.rule, self.types = space, node, rule, types
+        self.mesh = space.mesh
+        self.rows = [] if node.op == BARRIER else [row for row in rule.transfers if _of_sums(row.operands)]
+        self.kind = cost_class(find(node.op))
+        self.attrs = dict(node.attrs)
+        self.count = len(rule.operands)
+        self.plain = all(len(dim) < 2 for tensor in rule.tensors for dim in tensor)
+        """Whether no dim is made of several factors: then every choice is legal."""
+        self.formed = [(f, FORM_PENDING[x.form]) for f, x in enumerate(rule.factors) if x.form in FORM_PENDING]
+        reduced: Sequence[Sequence[tuple[int, str]]] = rule.reductions
+        self.pending = [*([()] * self.count), *([*done, *self.formed] for done in reduced)]
+        """Of each tensor the factors that leave it pending when they are split, and how."""
+        self.depends = [
+            sorted({f for dim in tensor for f in dim} | {f for f, _ in left})
+            for tensor, left in zip(rule.tensors, self.pending)
+        ]
+        self._specs: list[dict[object, tuple[ShardingSpec, int]]] = [{} for _ in rule.tensors]
+
+    def ways(self) -> list[Way]:
         best: dict[object, Way] = {}
-        rows = [] if node.op == BARRIER else [row for row in rule.transfers if _of_sums(row.operands)]
-        free = [f for f, factor in enumerate(rule.factors) if self._splittable(rule, f)]
-        options: list[list[int]] = []
-        for axis in self.mesh.axes:
-            fits = [f for f in free if axis.size <= rule.sizes[f] and (self.uneven or rule.sizes[f] % axis.size == 0)]
-            options.append([-1, *fits, *(len(rule.factors) + r for r in range(len(rows)))])
-        for choice in product(*options):
-            way = self._way(node, rule, types, choice, rows)
-            if way is None:
-                continue
-            key = (way.operands, way.results)
-            if key not in best or way.time < best[key].time:
-                best[key] = way
+        for choice in product(*(self.options(axis) for axis in self.mesh.axes)):
+            way = self.way(choice)
+            if way is not None:
+                key = (way.operands, way.results)
+                if key not in best or way.time < best[key].time:
+                    best[key] = way
         return list(best.values())
 
-    def _splittable(self, rule: OpShardingRule, f: int) -> bool:
-        factor = rule.factors[f]
-        if factor.broadcast or factor.size < 2:
-            return False
-        return factor.form is not None or not (factor.whole or factor.permuted)
+    def options(self, axis: AxisRef) -> list[Option]:
+        rule, uneven = self.rule, self.space.uneven
+        found: list[Option] = [((), -1)]
+        if axis.size == 1:
+            return found
+        free = [f for f in range(len(rule.factors)) if _splittable(rule, f)]
+        fits = [f for f in free if axis.size <= rule.sizes[f] and (uneven or rule.sizes[f] % axis.size == 0)]
+        found += [(((f, axis),), -1) for f in fits]
+        for f, g in _neighbours(rule):
+            size = rule.sizes[f]
+            if f in free and g in free and 1 < size < axis.size and axis.size % size == 0:
+                major, minor = axis.split(size)
+                if rule.sizes[g] % minor.size == 0:
+                    found.append((((f, major), (g, minor)), -1))
+        return found + [((), r) for r in range(len(self.rows))]
 
-    def _way(
-        self, node: Node, rule: OpShardingRule, types: Sequence[TensorType], choice: Sequence[int], rows: Sequence[Any]
-    ) -> Way | None:
-        count = len(rule.factors)
-        given: list[list[AxisRef]] = [[] for _ in rule.factors]
+    def way(self, choice: Sequence[Option]) -> Way | None:
+        rule = self.rule
+        given: list[Axes] = [()] * len(rule.factors)
         carried: list[tuple[AxisRef, Any]] = []
-        for axis, pick in zip(self.mesh.axes, choice):
-            if pick >= count:
-                carried.append((axis, rows[pick - count]))
-            elif pick >= 0:
-                given[pick].append(axis)
-        axes = tuple(merge_axes(split) for split in given)
-        if not self.uneven and any(rule.sizes[f] % axes_size(split) for f, split in enumerate(axes) if split):
+        for axis, (parts, row) in zip(self.mesh.axes, choice):
+            if row >= 0:
+                carried.append((axis, self.rows[row]))
+            for f, part in parts:
+                given[f] = merge_axes((*given[f], part)) if given[f] else (part,)
+        axes = tuple(given)
+        if not self.space.uneven and any(split and rule.sizes[f] % axes_size(split) for f, split in enumerate(axes)):
             return None
-        if legal_axes(rule, axes) != axes:
+        if (not self.plain or self.space.uneven) and legal_axes(rule, axes) != axes:
             return None
-        split = FactorSharding(rule, self.mesh, axes)
-        formed = [
-            (axis, FORM_PENDING[factor.form])
-            for factor, over in zip(rule.factors, axes)
-            if factor.form in FORM_PENDING
-            for axis in over
-        ]
-        operands = tuple(
-            self._pending(spec, [(axis, "sum") for axis, row in carried if row.operands[i] != "R"])
-            for i, spec in enumerate(split.operand_specs)
-        )
-        results = tuple(
-            self._pending(spec, [*formed, *((axis, "sum") for axis, row in carried if row.results[r] != "R")])
-            for r, spec in enumerate(split.result_specs)
-        )
-        time = self._time(node, rule, axes, (*operands, *results), types)
+        laid = []
+        for t in range(len(rule.tensors)):
+            side = t - self.count
+            extra = tuple(axis for axis, row in carried if (row.operands[t] if side < 0 else row.results[side]) != "R")
+            laid.append(self.spec(t, axes, extra))
+        operands, results = tuple(s for s, _ in laid[: self.count]), tuple(s for s, _ in laid[self.count :])
         if in_parts(rule, axes):
-            inside = self._inside(node, operands, results)
-            if inside is None:
-                return None
-            time = inside
+            time = self.inside(operands, results)
+            return None if time is None else Way(axes, operands, results, time)
+        sizes = [size for _, size in laid]
+        work = operations(rule, self.kind, local_sizes(rule, axes), self.attrs)
+        dtype = self.types[0].dtype if self.types else "f32"
+        time = op_time(self.kind, work, sizes[: self.count], sizes[self.count :], dtype, self.space.hardware)
         return Way(axes, operands, results, time)
 
-    def _pending(self, spec: ShardingSpec, extra: Sequence[tuple[AxisRef, str]]) -> ShardingSpec:
-        if not extra:
-            return spec
-        return ShardingSpec.make(self.mesh, spec.dims, sort_partial([*spec.partial, *extra], self.mesh))
+    def spec(self, t: int, axes: Sequence[Axes], extra: Axes) -> tuple[ShardingSpec, int]:
+        """How a tensor lies, and its bytes."""
+        key = (extra, *(axes[f] for f in self.depends[t]))
+        found = self._specs[t].get(key)
+        if found is None:
+            pairs = [(axis, kind) for f, kind in self.pending[t] for axis in axes[f]]
+            pairs += [(axis, "sum") for axis in extra]
+            cuts = _cuts(self.rule, self.rule.tensors[t], axes)
+            found = self._specs[t][key] = self.space.laid(cuts, tuple(pairs), self.types[t])
+        return found
 
-    def _time(
-        self,
-        node: Node,
-        rule: OpShardingRule | None,
-        axes: Sequence[Axes],
-        specs: Sequence[ShardingSpec],
-        types: Sequence[TensorType],
-    ) -> int:
-        return node_time(node.op, node.attrs, rule, axes, specs, types, len(node.inputs), self.hardware)
-
-    def _inside(self, node: Node, operands: tuple[ShardingSpec, ...], results: tuple[ShardingSpec, ...]) -> int | None:
+    def inside(self, operands: tuple[ShardingSpec, ...], results: tuple[ShardingSpec, ...]) -> int | None:
         """What the op costs in its parts; None if nobody knows them."""
-        inner = parts_of(self.graph, node)
+        inner = parts_of(self.space.graph, self.node)
         if inner is None:
             return None
         made = complete_parts(inner, self.mesh, operands, results)
         assert isinstance(made, Complete)
-        return price_parts(made, self.hardware).total
+        return price_parts(made, self.space.hardware).total
+
+
+def _cuts(rule: OpShardingRule, mapped: Mapped, axes: Sequence[Axes]) -> tuple[Axes, ...]:
+    """The axes of each dim, as `FactorSharding` lays them out."""
+    found: list[Axes] = []
+    for dim in mapped:
+        if len(dim) == 1:
+            found.append(axes[dim[0]])
+            continue
+        cut: list[AxisRef] = []
+        for f in dim:
+            cut.extend(axes[f])
+            if axes_size(axes[f]) < rule.sizes[f]:
+                break  # a minor factor of a dim can be split only under a fully split major one
+        found.append(merge_axes(cut))
+    return tuple(found)
+
+
+def _splittable(rule: OpShardingRule, f: int) -> bool:
+    factor = rule.factors[f]
+    if factor.broadcast or factor.size < 2:
+        return False
+    return factor.form is not None or not (factor.whole or factor.permuted)
+
+
+def _neighbours(rule: OpShardingRule) -> list[tuple[int, int]]:
+    """Factors that follow each other in some tensor, be it in one dim or in two."""
+    found: dict[tuple[int, int], None] = {}
+    for tensor in rule.tensors:
+        found.update(dict.fromkeys(pairwise(f for dim in tensor for f in dim)))
+    return [(f, g) for f, g in found if f != g]
 
 
 def _of_sums(states: Sequence[str]) -> bool:

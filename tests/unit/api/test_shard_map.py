@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import shardwright as sw
 from shardwright import P
+from shardwright.cost import hardware_of, program_cost
 from shardwright.errors import SpecError
 
 MESH = "dp=2, tp=4"
@@ -228,3 +230,67 @@ def test_an_op_without_a_rule_runs_replicated_and_says_so() -> None:
         assert "cumsum has no rule" in str(mapped.program(x))
     finally:
         rule("cumsum", kept.rule, cost=kept.cost, meaning=kept.meaning)
+
+
+# -- who decides ----------------------------------------------------------------------------------------
+
+
+def cost_of(mapped: Any, *args: Any) -> int:
+    lowered = mapped.lowered(*args)
+    return program_cost(lowered.program, hardware_of("virtual"), lowered.graph).objective
+
+
+@pytest.mark.parametrize("fn", [transformer_block, diamond])
+def test_the_planner_is_never_dearer_than_the_simple_solver(fn: Any) -> None:
+    args = block_arguments() if fn is transformer_block else [normal(16, 8), normal(8, 12), normal(3, 3)]
+    planned = sw.shard_map(fn, MESH, auto_sharding=True)
+    simple = sw.shard_map(fn, MESH, auto_sharding=True, solver="simple")
+    np.testing.assert_allclose(simple(*args), fn(*args), rtol=1e-10)
+    assert cost_of(planned, *args) <= cost_of(simple, *args)
+
+
+def test_the_lines_of_both_solvers(capsys: pytest.CaptureFixture[str]) -> None:
+    args = block_arguments()
+    for solver in ("auto", "simple"):
+        mapped = sw.shard_map(transformer_block, MESH, auto_sharding=True, debug=True, solver=solver)
+        mapped.program(*args)
+        printed = capsys.readouterr().out
+        assert len(re.findall(r"^\[Solver\] Analyzing Node \d+: matmul$", printed, re.MULTILINE)) == 8
+        assert len(re.findall(r"^  > Selected Strategy: \S", printed, re.MULTILINE)) == 8
+        assert len(re.findall(r"^\[Solver\] Fixed-point reached after \d+ iterations$", printed, re.MULTILINE)) == 1
+        costs = re.findall(r"^  > Costs: DP=(\S+), MP=(\S+)$", printed, re.MULTILINE)
+        assert len(costs) == 8
+        if solver == "auto":  # the plan is the cheaper of the two, unless it splits an op neither way
+            best = cost_of(mapped, *args)
+            assert all(min(map(float, pair)) >= best * 0.99 for pair in costs)
+            assert any(min(map(float, pair)) <= best * 1.01 for pair in costs)
+
+
+def test_the_hardware_decides() -> None:
+    x, w = normal(8, 1 << 15), normal(1 << 15, 8)
+    assert kinds(sw.shard_map(np.matmul, "tp=4", auto_sharding=True), x, w) == ["all_reduce"]
+    assert kinds(sw.shard_map(np.matmul, "tp=4", auto_sharding=True, hardware="h100"), x, w) == []
+
+
+def test_automatic_sharding_keeps_the_users_word() -> None:
+    x, w = normal(16, 32), normal(32, 8)
+    mapped = sw.shard_map(np.matmul, MESH, in_specs=(P(None, "tp"), None), out_specs=P("dp", None), auto_sharding=True)
+    lowered = mapped.lowered(x, w)
+    assert str(lowered.complete.inputs[0]) == "[_, tp]"
+    assert str(lowered.complete.outputs[0]) == "[dp, _]"
+    np.testing.assert_allclose(mapped(x, w), x @ w)
+    opened = sw.shard_map(np.matmul, MESH, in_specs=("[?, tp+?]", None), auto_sharding=True)
+    assert str(opened.lowered(x, w).complete.inputs[0]).endswith("tp]")
+
+
+def test_a_module_is_sharded_automatically(capsys: pytest.CaptureFixture[str]) -> None:
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.Linear(64, 32)).double()
+    x = torch.randn(64, 32, dtype=torch.float64)
+    mapped = sw.shard_map(model, MESH, auto_sharding=True, debug=True)
+    torch.testing.assert_close(mapped(x), model(x))
+    printed = capsys.readouterr().out
+    assert "[Solver] Analyzing Node" in printed
+    assert "WARNING" not in printed
+    assert any(not spec.is_replicated for spec in mapped.lowered(x).complete.inputs)

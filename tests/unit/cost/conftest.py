@@ -19,7 +19,7 @@ from shardwright.run import Executed, VirtualEngine, scatter
 
 Lower = Callable[..., Program]
 Make = Callable[[int], tuple[Graph, Program]]
-Run = Callable[[Program], Executed]
+Run = Callable[..., Executed]
 
 
 @pytest.fixture
@@ -42,15 +42,15 @@ def lowered() -> Lower:
 
 @pytest.fixture
 def executed() -> Run:
-    """Runs a Program on the virtual mesh, on zeros; returns what it did."""
+    """``executed(program, donate=False)``: runs a Program on the virtual mesh, on zeros; returns what it did."""
     dtypes: dict[str, Any] = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "i64": np.int64}
 
-    def run(program: Program) -> Executed:
+    def run(program: Program, donate: bool = True) -> Executed:
         inputs = []
         for local in program.locals_of(program.inputs):
             array = np.zeros(local.type.shape, dtypes[local.type.dtype])
             inputs.append(scatter(array, local.spec))
-        return VirtualEngine(program.mesh, prepare).compile(program).run(inputs)[1]
+        return VirtualEngine(program.mesh, prepare).compile(program).run(inputs, donate=donate)[1]
 
     return run
 

@@ -9,7 +9,7 @@ import pytest
 
 from shardwright import Graph, Program
 from shardwright.cost import METERED, RESIDENT, MemoryRules, memory_profile, program_memory
-from shardwright.cost.profile import buffer_bytes, value_kinds
+from shardwright.cost.profile import HELD, alive_at, buffer_bytes, value_kinds
 
 Make = Callable[[int], tuple[Graph, Program]]
 
@@ -17,7 +17,10 @@ Make = Callable[[int], tuple[Graph, Program]]
 @pytest.mark.parametrize("seed", range(300))
 def test_the_peak_is_what_running_measures(seed: int, random_program: Make, executed: Callable[..., object]) -> None:
     _, program = random_program(seed)
-    assert memory_profile(program).peak == program_memory(program) == executed(program).peak_bytes  # type: ignore[attr-defined]
+    for rules, donate in ((RESIDENT, True), (HELD, False)):
+        measured = executed(program, donate).peak_bytes  # type: ignore[attr-defined]
+        assert memory_profile(program, rules).peak == program_memory(program, rules) == measured
+    assert program_memory(program) <= program_memory(program, RESIDENT) <= program_memory(program, HELD)
 
 
 @pytest.mark.parametrize("rules", [METERED, RESIDENT, MemoryRules(True, False), MemoryRules(False, True)], ids=str)
@@ -28,6 +31,34 @@ def test_what_is_alive_adds_up_to_the_peak(seed: int, rules: MemoryRules, random
     assert sum(item.bytes for item in found.alive) == sum(found.by_kind.values()) == found.peak
     assert found.peak >= program_memory(program)
     assert [item.bytes for item in found.alive] == sorted((item.bytes for item in found.alive), reverse=True)
+
+
+@pytest.mark.parametrize("rules", [METERED, RESIDENT, HELD], ids=str)
+@pytest.mark.parametrize("seed", range(0, 300, 7))
+def test_bytes_alive_at_every_instruction(seed: int, rules: MemoryRules, random_program: Make) -> None:
+    """Against the definition: what is there is needed now or later, or never goes."""
+    _, program = random_program(seed)
+    base = {local.id: local.id for local in program.values}
+    reads = [instr.as_node().inputs for instr in program.instrs]
+    for instr, inputs in zip(program.instrs, reads):
+        base.update({instr.results[made]: base[inputs[shown]] for made, shown in instr.views})
+    born = dict.fromkeys(program.inputs, -1)
+    born.update({value: n for n, instr in enumerate(program.instrs) for value in instr.results if base[value] == value})
+    donated = {i for i, _ in program.updates} if rules.donate else set()
+    stay = {base[value] for value in program.outputs}
+    stay |= {value for i, value in enumerate(program.inputs) if rules.keep_inputs and i not in donated}
+    used = {value: [n for n, of in enumerate(reads) if value in {base[v] for v in of}] for value in born}
+    stay |= {value for value in program.inputs if not used[value]}
+    expected = []
+    for n, instr in enumerate(program.instrs):
+        there = [v for v, at in born.items() if at <= n and (v in stay or at == n or any(use >= n for use in used[v]))]
+        there += [base[v] for v in instr.results if base[v] not in there]  # a view of what nobody reads
+        packed = buffer_bytes(program, instr) if rules.buffers else 0
+        expected.append(sum(program.values[value].padded_bytes for value in there) + packed)
+    assert alive_at(program, rules) == expected
+    assert max(expected) == memory_profile(program, rules).peak
+    later = replace(program, outputs=(*program.outputs, *program.instrs[0].results))
+    assert all(more >= less for more, less in zip(alive_at(later, rules), expected))
 
 
 STEP = Graph.parse("""graph step(%x: f32[8, 4], %w: f32[4, 4], %m: f32[4, 4]) {

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from shardwright import DeviceMesh, Graph, Program
-from shardwright.cost import H100, communication_cost, compute_cost, program_cost, program_memory
+from shardwright.cost import H100, RESIDENT, communication_cost, compute_cost, program_cost, program_memory
 from shardwright.cost.program import instr_cost
 from shardwright.propagate import rule_of
 
@@ -86,7 +86,7 @@ def test_the_peak_is_what_running_reports(
     executed: Callable[..., object],
 ) -> None:
     program = lowered(graph, mesh, given, views=views)
-    assert program_memory(program) == executed(program).peak_bytes  # type: ignore[attr-defined]
+    assert program_memory(program, RESIDENT) == executed(program).peak_bytes  # type: ignore[attr-defined]
 
 
 def test_views_lower_the_peak(lowered: Callable[..., Program]) -> None:

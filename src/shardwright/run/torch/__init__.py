@@ -14,6 +14,7 @@ element types): the engine's own collectives and emitted programs share it.
 | `emit`, `code` | the Program of one rank as a `GraphModule`; the Python it runs |
 | `attention` | which kernel computes attention on a device |
 | `engine` | `TorchEngine`: collectives by name, compiled Programs |
+| `held` | bytes that tensors hold while a program runs |
 | `safety`, `watch` | ranks compare what they run; a fault on one of them ends all, with its reason |
 | `private` | everything taken from PyTorch's private modules, with the reason |
 

@@ -2,7 +2,8 @@
 
 The module's code is plain calls of ATen operators with constant arguments, and functional collectives; values are
 dropped after their last use.  Nothing is decided here but what a rank does differently from others: sizes, offsets and
-what it sends.  A collective is waited for where its result is first read.
+what it sends.  A collective is waited for where its result is first read, or when `IN_FLIGHT` others have been started
+that send memory of their own: a backend keeps what is sent until then.
 
 Every node says where it comes from: ``meta["source"]``, ``meta["scope"]`` (the module path), ``meta["sharding"]`` (the
 tensor with its sharding), for collectives ``meta["cause"]`` and ``meta["collective"]``; ``meta["stack_trace"]`` is
@@ -18,6 +19,7 @@ import builtins
 import keyword
 import operator
 import re
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -38,14 +40,16 @@ from ...spec.chunks import nested_chunk
 from ...spec.collective import collective_bytes
 from ...spec.reshard import permute_sources
 from ...spec.sharding import Shape
+from ..lifetimes import ends
 from . import exchange
 from .attention import choose_attention
-from .code import PlainCalls
+from .code import INPUTS, PlainCalls
 from .groups import GroupSource, NamedGroups, ranks_along
 from .wire import Wire, moved_as, reduced_as
 
 aten = torch.ops.aten
 Nodes = Sequence[Any]
+IN_FLIGHT = 2
 
 
 def emit(
@@ -55,15 +59,18 @@ def emit(
     device: Any = None,
     *,
     stand_ins: bool = False,
+    taking: bool = False,
 ) -> fx.GraphModule:
     """What the device at a position of the mesh does.
 
     ``groups`` names the process groups; without it the module can be looked at, but its collectives belong to no
     process group.  With ``stand_ins`` local ops of the same shapes take the place of collectives, to run one rank
-    alone.  ``device`` is where created tensors go and what attention is chosen for.  The module's
+    alone.  With ``taking`` the module is called with one list of inputs, which it empties: what nobody else has is gone
+    after its last use.  ``device`` is where created tensors go and what attention is chosen for.  The module's
     ``meta["collectives"]`` lists what it executes.
     """
-    return _Emitter(program, position, groups or NamedGroups(), torch.device(device or "cpu"), stand_ins).module()
+    emitter = _Emitter(program, position, groups or NamedGroups(), torch.device(device or "cpu"), stand_ins)
+    return emitter.module(taking)
 
 
 @dataclass
@@ -89,11 +96,14 @@ class _Emitter:
         self.values: dict[int, Any] = {}
         self.types: dict[int, TensorType] = {}
         self.pending: dict[int, _Pending] = {}
+        self.sending: deque[int] = deque()
+        self.ends = ends(program)
         self.executed: list[Collective] = []
         self.meta: dict[str, Any] = {}
         self.kernels = 0
-        self.arguments: set[str] = set()
+        self.arguments: set[str] = {INPUTS}
         self.alone = exchange.stand_in(self.write)
+        self.fresh = exchange.stand_in(self.write, fresh=True)
         self.stand_ins = stand_ins
         self._peers: dict[tuple[int, ...], exchange.Peers] = {}
         self.makers: dict[str, Callable[[Instr], Any]] = {
@@ -109,15 +119,16 @@ class _Emitter:
             **dict.fromkeys(("aten.view", "aten._unsafe_view", "aten._reshape_alias", "aten.reshape"), self.reshape),
         }
 
-    def module(self) -> fx.GraphModule:
+    def module(self, taking: bool) -> fx.GraphModule:
         program = self.program
         for value in program.inputs:
             self.meta = {"sharding": str(program.values[value])}
-            self.values[value] = self.graph.placeholder(self.argument(program.values[value].name))
-            self.values[value].meta.update(self.meta)
+            node = self.values[value] = self.graph.placeholder(self.argument(program.values[value].name))
+            node.target = node.name  # two names for it would be two references, of which code drops one
+            node.meta.update(self.meta)
         for n, instr in enumerate(program.instrs):
             try:
-                self.instruction(instr)
+                self.instruction(instr, n)
             except ShardwrightError as error:
                 error.add("instruction", f"{n}: {instr.op}")
                 raise error.add("at", instr.source) if instr.source is not None else error from None
@@ -125,7 +136,7 @@ class _Emitter:
             self.read(value)
         self.meta = {}
         self.graph.output(tuple(self.values[value] for value in program.outputs))
-        self.graph.set_codegen(PlainCalls())
+        self.graph.set_codegen(PlainCalls(taking))
         module = fx.GraphModule(self.root, self.graph, f"rank_{self.rank}")
         module.meta["collectives"] = list(self.executed)
         return module
@@ -154,14 +165,15 @@ class _Emitter:
             self.meta = before
         return self.values[value]
 
-    def instruction(self, instr: Instr) -> None:
-        self.meta = self.said(instr)
+    def instruction(self, instr: Instr, n: int) -> None:
+        self.meta = {**self.said(instr), "instr": n}
         make = self.makers.get(instr.op)
         if make is not None:
             (result,) = instr.results
             made = make(instr)
             if instr.is_collective:
                 self.pending[result] = _Pending(made, instr)
+                self.keep_few(result, instr)
             else:
                 self.values[result] = made
             return
@@ -172,6 +184,13 @@ class _Emitter:
         ]  # fmt: skip
         for value, node in zip(instr.results, self.local(instr, operands), strict=True):
             self.values[value] = node
+
+    def keep_few(self, started: int, instr: Instr) -> None:
+        """Not many collectives at a time hold what they send, which nobody else needs."""
+        if instr.op in ("reduce_scatter", "all_to_all", "collective_permute"):
+            self.sending.append(started)
+            if len(self.sending) > IN_FLIGHT:
+                self.read(self.sending.popleft())
 
     def said(self, instr: Instr) -> dict[str, Any]:
         sharding = ", ".join(str(self.program.values[value]) for value in instr.results)
@@ -250,7 +269,10 @@ class _Emitter:
         x = self.operand(instr)
         if (start, stop) == (0, self.shape_in(instr)[dim]):
             return x
-        return self.write(aten.slice.Tensor, x, dim, start, stop)
+        part = self.write(aten.slice.Tensor, x, dim, start, stop)
+        if self.ends[instr.as_node().inputs[0]] >= self.ends[instr.results[0]]:
+            return part
+        return self.write(aten.clone.default, part)  # so that the whole can go
 
     def to_partial(self, instr: Instr) -> Any:
         """One device of the axes keeps the values, the others hold what changes nothing."""
@@ -302,7 +324,7 @@ class _Emitter:
 
     def call(self, peers: exchange.Peers) -> Any:
         """How its collectives are written; a group of one needs none."""
-        return self.alone if self.stand_ins or peers.count == 1 else self.write
+        return self.alone if peers.count == 1 else self.fresh if self.stand_ins else self.write
 
     def cut_order(self, instr: Instr, dim: int) -> list[AxisRef]:
         """The axes of a collective in the order in which they cut the dim it undoes."""
@@ -424,4 +446,4 @@ def _identifier(name: str) -> str:
     ('_0_weight', 'input_')
     """
     word = re.sub(r"\W|^(?=\d)", "_", name)
-    return f"{word}_" if keyword.iskeyword(word) or hasattr(builtins, word) else word
+    return f"{word}_" if keyword.iskeyword(word) or hasattr(builtins, word) or word == "self" else word

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from ...spec.chunks import nested_chunk
 from ...spec.mesh import DeviceMesh
 from ...spec.reshard import reshard
 from ...spec.sharding import ShardingSpec
+from ..lifetimes import take_over
 from ..virtual import Executed
 from . import exchange
 from .arrays import shard
@@ -211,27 +213,35 @@ class CompiledRank:
         self.engine = engine
         if engine.guard is not None and compare:
             engine.guard.compare_programs(program)
-        self.module = emit(program, engine.position, engine.groups, engine.device)
-        self.executed = Executed(list(self.module.meta["collectives"]))
+        taking = emit(program, engine.position, engine.groups, engine.device, taking=True)
+        self.executed = Executed(list(taking.meta["collectives"]))
         values = [program.values[value] for value in program.inputs]
         self.names = [local.name for local in values]
         self.types = [TensorType(local.local_shape(engine.position), local.type.dtype) for local in values]
         self._expected = [(torch.Size(type.shape), torch_dtype(type.dtype)) for type in self.types]
-        self._forward = self.module.forward
+        self._forward = taking.forward
         self._first = compare
+
+    @cached_property
+    def module(self) -> Any:
+        """The same as a module that is called with the inputs, one by one; ``torch.compile`` takes it."""
+        return emit(self.program, self.engine.position, self.engine.groups, self.engine.device)
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         return self.run(inputs)[0]
 
-    def run(self, inputs: Sequence[Any]) -> tuple[list[Any], Executed]:
-        """This rank's shards of the inputs -> of the outputs, and what was done."""
+    def run(self, inputs: Sequence[Any], donate: bool = False) -> tuple[list[Any], Executed]:
+        """This rank's shards of the inputs -> of the outputs, and what was done.
+
+        With ``donate`` the list is taken over, and empty when the program starts: where the caller holds them nowhere
+        else, inputs are gone after their last use.  Inputs that do not fit are left where they are.
+        """
         guard = self.engine.guard
         if guard is None:
             wrong = self.wrong_inputs(inputs)
             if wrong:
                 raise _misfit(self.program, wrong)
-            with torch.no_grad(), below_autograd():
-                return list(self._forward(*inputs)), self.executed
+            return self._run(inputs, donate), self.executed
         with guard.step(self.program.name):
             wrong = self.wrong_inputs(inputs)
             if self._first:
@@ -239,8 +249,11 @@ class CompiledRank:
                 self._first = False
             if wrong:
                 raise _misfit(self.program, wrong)
-            with torch.no_grad(), below_autograd():
-                return list(self._forward(*inputs)), self.executed
+            return self._run(inputs, donate), self.executed
+
+    def _run(self, inputs: Sequence[Any], donate: bool) -> list[Any]:
+        with torch.no_grad(), below_autograd():
+            return list(self._forward(take_over(inputs) if donate else list(inputs)))
 
     def wrong_inputs(self, inputs: Sequence[Any]) -> list[str]:
         """What is not as the program says."""

@@ -28,7 +28,6 @@ _functional = torch.ops._c10d_functional
 WAIT = _functional.wait_tensor.default
 Finish = Callable[[], Any]
 _SAME_SHAPE = (
-    WAIT,
     _functional.all_reduce.default,
     _functional.all_to_all_single.default,
     _functional.broadcast.default,
@@ -57,16 +56,24 @@ class Peers:
         return [self.group.ranks.index(rank) for rank in self.ranks]
 
 
-def stand_in(call: Call) -> Call:
-    """In place of collectives, local ops that give the same shapes: one rank of a program, run alone."""
+def stand_in(call: Call, fresh: bool = False) -> Call:
+    """In place of collectives, local ops that give the same shapes: one rank of a program, run alone.
+
+    With ``fresh`` results lie in memory of their own, as those of collectives do.
+    """
+
+    def own(x: Any) -> Any:
+        return call(aten.clone.default, x, memory_format=torch.contiguous_format) if fresh else x
 
     def alone(op: Any, *args: Any, **kwargs: Any) -> Any:
-        if op in _SAME_SHAPE:
+        if op is WAIT:
             return args[0]
+        if op in _SAME_SHAPE:
+            return own(args[0])
         if op is _functional.all_gather_into_tensor.default:
             return call(aten.cat.default, [args[0]] * args[1], 0)
         if op is _functional.reduce_scatter_tensor.default:
-            return call(operator.getitem, call(aten.chunk.default, args[0], args[2]), 0)
+            return own(call(operator.getitem, call(aten.chunk.default, args[0], args[2]), 0))
         return call(op, *args, **kwargs)
 
     return alone

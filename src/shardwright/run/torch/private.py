@@ -12,8 +12,11 @@ import torch.distributed._functional_collectives  # registers torch.ops._c10d_fu
 from torch.distributed.distributed_c10d import (
     _get_default_store as default_store,  # what ranks share before, and after, collectives work
 )
+from torch.utils._python_dispatch import TorchDispatchMode
 
 # Programs hold their own gradients; below autograd, a collective costs a third of what it does under no_grad alone.
 below_autograd: Any = torch._C._AutoDispatchBelowAutograd
+# Sees every operator that runs, with its results.
+OperatorMode: Any = TorchDispatchMode  # untyped
 
-__all__ = ["below_autograd", "default_store"]
+__all__ = ["OperatorMode", "below_autograd", "default_store"]

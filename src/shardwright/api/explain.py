@@ -1,0 +1,180 @@
+"""Why a value lies as it does: what every other way to lie would cost, and what makes the next best one dearer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from time import monotonic
+
+from ..cost.program import instr_cost, program_cost
+from ..errors import GraphError, PlanInfeasible, near_misses
+from ..ir.core import CONSTRAINT
+from ..ir.graph import Graph
+from ..ir.program import Program
+from ..plan import duration, table
+from ..propagate.complete import Complete
+from ..solve.assign import Assigner
+from ..spec.axes import axes_text
+from ..spec.reshard import reshard_bytes
+from ..spec.sharding import ShardingSpec
+from .problem import Candidate, Problem
+
+MOST = 12
+"""So many shardings of a value are looked at, the chosen one among them."""
+SECONDS = 40.0
+"""For all of them together."""
+SHOWN = 6
+"""So many differences between two plans are listed."""
+
+
+def explained(problem: Problem, plan: Candidate, name: str) -> str:
+    """The text of `Planned.explain`."""
+    graph = plan.complete.graph
+    value = graph.by_name.get(name.removeprefix("%"))
+    if value is None:
+        names = [v.name for v in graph.values]
+        raise GraphError(f"no value is called {name!r}", help=near_misses(name, names))
+    chosen = homes_of(plan.complete)[value].closed()
+    pinning = [i for i, word in enumerate(problem.here) if value in word.pins or value in _pushed(graph, word.pins)]
+    refusing = [str(word) for word in problem.here if value in word.bans]
+    free = problem.keeping([word for i, word in enumerate(problem.words) if i not in pinning])
+    found = _alternatives(free, plan, graph.values[value].name, chosen)
+    rows = [["sharding", "objective", "against the plan"]]
+    ours = plan.cost.objective
+    for objective, spec, _ in sorted(found, key=lambda item: (item[0], str(item[1]))):
+        more = objective - ours
+        said = f"{spec} (chosen)" if spec == chosen else str(spec)
+        rows.append([said, duration(objective, beside=ours), duration(more, "+", ours)])
+    lines = [f"{graph.values[value].name}: {graph.type(value)}{_made_at(graph, value)}", table(rows)]
+    lines += [f"kept there by {problem.words[i]}" for i in pinning]
+    lines += [f"never split otherwise: {text}" for text in refusing]
+    others = [(objective, str(spec), complete) for objective, spec, complete in found if complete is not None]
+    if others:
+        _, text, complete = min(others, key=lambda item: item[:2])
+        other = free.candidate("other", complete)
+        lines.append(f"with {text} instead, all else chosen anew:")
+        lines += differences(plan, other, problem) or ["  nothing costs more or less"]
+    return "\n".join(lines)
+
+
+def homes_of(complete: Complete) -> dict[int, ShardingSpec]:
+    """How every value lies once it is made."""
+    graph = complete.graph
+    found = dict(zip(graph.inputs, complete.inputs))
+    for decision in complete.decisions:
+        found.update(zip(graph.nodes[decision.node].results, decision.homes))
+    return found
+
+
+def _pushed(graph: Graph, pins: Mapping[int, ShardingSpec]) -> set[int]:
+    """Values that a constraint inside the program keeps: what it reads lies as it says."""
+    found = set()
+    for value in pins:
+        maker = graph.node_of(value)
+        if maker is not None and graph.nodes[maker].op == CONSTRAINT:
+            found.add(graph.nodes[maker].inputs[0])
+    return found
+
+
+def _made_at(graph: Graph, value: int) -> str:
+    maker = graph.node_of(value)
+    if maker is None:
+        return ""
+    node = graph.nodes[maker]
+    return f", made by node {maker} {node.op}" + (f" at {node.source}" if node.source else "")
+
+
+Found = tuple[int, ShardingSpec, Complete | None]
+
+
+def _alternatives(problem: Problem, plan: Candidate, name: str, chosen: ShardingSpec) -> list[Found]:
+    """Objectives by sharding, all else being chosen anew; the plan itself stands for the chosen one."""
+    value = problem.graph.by_name[name]
+    memory = problem.terms.memory
+    times = _offered(problem, problem.assigner(memory), value)
+    offered = _nearest(plan, name, {spec: time for spec, time in times.items() if spec != chosen})[: MOST - 1]
+    found: list[Found] = [(plan.cost.objective, chosen, None)]
+    end = monotonic() + SECONDS
+    for i, spec in enumerate(offered):
+        seconds = (end - monotonic()) / (len(offered) - i)
+        if seconds <= 0:
+            break
+        try:
+            made = problem.assigner(memory, {value: spec}).solve("auto", seconds)
+        except PlanInfeasible:
+            continue
+        found.append((made.cost.objective, spec, made.complete))
+    return found
+
+
+def _offered(problem: Problem, assigner: Assigner, value: int) -> dict[ShardingSpec, int]:
+    """The shardings that a value may have, each with the time of the quickest way to make it so."""
+    producer = problem.graph.values[value].producer
+    if producer is None:
+        return dict.fromkeys(assigner.inputs[value], 0)
+    n, r = producer
+    found: dict[ShardingSpec, int] = {}
+    for way in sorted(assigner.space.ways(n), key=lambda way: way.time):
+        spec = way.results[r].closed()
+        if problem.terms.allows(value, spec):
+            found.setdefault(spec, way.time)
+    return found
+
+
+def _nearest(plan: Candidate, name: str, times: Mapping[ShardingSpec, int]) -> list[ShardingSpec]:
+    """Ordered by the bytes that the present readers would move, and the time of the node that makes it."""
+    graph = plan.complete.graph
+    type = graph.type(graph.by_name[name])
+    needs = {
+        spec.closed()
+        for decision in plan.complete.decisions
+        for operand, spec in zip(graph.nodes[decision.node].inputs, decision.operands)
+        if graph.values[operand].name == name
+    }
+
+    def price(spec: ShardingSpec) -> tuple[int, int]:
+        return sum(reshard_bytes(spec, need, type.shape, type.item_bytes, False) for need in needs), times[spec]
+
+    return sorted(times, key=price)
+
+
+# -- two plans of one program ------------------------------------------------------------------------------------
+
+
+def differences(plan: Candidate, other: Candidate, problem: Problem, most: int = SHOWN) -> list[str]:
+    """What another plan pays more (+) and less (-), the largest first: collectives, and ops by their local work."""
+    here, there, ours = _ledger(plan, problem), _ledger(other, problem), plan.cost.objective
+    changed = {key: there[key] - here[key] for key in {**here, **there} if there[key] != here[key]}
+    ordered = sorted(changed.items(), key=lambda item: (-abs(item[1]), item[0]))
+    lines = [f"  {duration(time, '+', ours)}  {text}" for text, time in ordered[:most]]
+    rest = sum(time for _, time in ordered[most:])
+    if len(ordered) > most:
+        lines.append(f"  {duration(rest, '+', ours)}  in {len(ordered) - most} more places")
+    return lines
+
+
+def _ledger(made: Candidate, problem: Problem) -> Counter[str]:
+    """What every collective and every op of a Program takes, by what it is."""
+    graph, program = made.complete.graph, made.program
+    hardware = problem.hardware.on(problem.mesh)
+    priced = iter(program_cost(program, hardware, graph).collectives)
+    found: Counter[str] = Counter()
+    for instr in program.instrs:
+        if instr.is_collective:
+            item = next(priced)
+            text = f"{instr.op} of %{_origin(graph, program, instr.results[0])} over {axes_text(instr.axes)}"
+            for_whom = f", {instr.cause}" if instr.cause else ""
+            where = f"   {instr.source}" if instr.source else ""
+            found[f"{text}, {instr.bytes} B{for_whom}{where}"] += hardware.overlap.shown(item.role, item.ps)
+        elif instr.node is not None:
+            node = graph.nodes[instr.node]
+            where = f"   {node.source}" if node.source else ""
+            found[f"work of node {instr.node} {node.op}{where}"] += instr_cost(program, instr, hardware, graph)
+        else:
+            found["other local work"] += instr_cost(program, instr, hardware, graph)
+    return found
+
+
+def _origin(graph: Graph, program: Program, value: int) -> str:
+    local = program.values[value]
+    return local.name if local.origin is None else graph.values[local.origin].name

@@ -1,0 +1,339 @@
+"""`Problem`: one program on one mesh with what the user asked for; solved by a planner or a recipe, lowered and priced.
+
+What counts is read off the lowered Program: its cost, its memory, and whether it keeps every word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from time import monotonic
+from typing import Any
+
+from ..cost import RESIDENT, Hardware, hardware_of, memory_profile, program_cost, simulate
+from ..cost.program import instr_cost
+from ..errors import PlanInfeasible, ShardwrightError, SpecError, near_misses
+from ..frontends.numpy import trace
+from ..frontends.numpy.trees import flatten
+from ..ir.graph import Graph
+from ..ir.program import Program
+from ..lower import lower
+from ..plan import PlanCost, duration
+from ..propagate import apply_constraints
+from ..propagate.complete import Complete
+from ..solve.assign import Assigner, Assignment
+from ..solve.numeric.solvers import SOLVERS
+from ..solve.stack import assign
+from ..spec.mesh import DeviceMesh
+from ..spec.sharding import ShardingSpec
+from .compile import bind_specs, compile_graph, read_constraints, simple_complete
+from .constraints import Terms, Word, admits, broken, is_open, memory_word, read_words, splits, terms_of
+from .recipes import RECIPES, recipe_said
+from .shard_map import in_specs_by_position, spread, uses_torch
+
+SIMPLE = "simple"
+"""The solver of four phases, by name; all others are solvers of the numeric problem."""
+DEFAULT_SECONDS = 120.0
+"""Time for the solver where the user gives none: hard problems take any time for a proof."""
+TRIES = 4
+"""How often the limit given to the solver is lowered, where its estimate of memory was too low."""
+BOUNDED = 400
+"""The most nodes of a program for which a simple plan is given the planner's bound."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A way to run the program: lowered, priced and measured."""
+
+    name: str
+    complete: Complete
+    program: Program
+    cost: PlanCost
+    memory: int
+    broken: tuple[Word, ...] = ()
+    """What the user asked for and it does not keep."""
+
+
+@dataclass(frozen=True)
+class Solved:
+    """The plan that was found, and how good it is."""
+
+    best: Candidate
+    bound: int
+    solver: str
+    timed_out: bool
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A captured program, a mesh and a machine, with every word of the user."""
+
+    source: Any
+    mesh: DeviceMesh
+    hardware: Hardware
+    words: tuple[Word, ...]
+    """They speak of the values of the source's graph."""
+    notes: tuple[str, ...] = ()
+    """For every plan of it."""
+
+    @classmethod
+    def of(
+        cls, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Any, in_specs: Any = None,
+        out_specs: Any = None, constraints: Any = None, memory: int | str | None = None, hardware: Any = "h100",
+        optimizer: Any = None, loss: Any = None,
+    ) -> Problem:  # fmt: skip
+        on = DeviceMesh.of(mesh)
+        source: Any
+        if uses_torch(fn, args, kwargs):
+            from .torch_plans import captured_problem
+
+            source, given, wanted = captured_problem(fn, args, kwargs, on, in_specs, out_specs, optimizer, loss)
+        else:
+            source = trace(fn, *args, **kwargs)
+            given, wanted = _numpy_specs(source, fn, args, kwargs, on, in_specs, out_specs)
+        graph: Graph = source.graph
+        words = [Word(f"in_specs: {graph.values[v].name} = {spec}", {v: spec}) for v, spec in given.items()]
+        words += [Word(f"out_specs: output {i} = {spec}", outs={i: spec}) for i, spec in wanted.items()]
+        for value, spec in read_constraints(graph, on).items():
+            maker = graph.node_of(value)
+            where = "" if maker is None else f" at {graph.nodes[maker].source}"
+            words.append(Word(f"with_sharding_constraint: {spec}{where}", {value: spec}))
+        words += [*read_words(constraints, graph, on), *memory_word(memory)]
+        return cls(source, on, hardware_of(hardware).on(on), tuple(words))
+
+    def keeping(self, words: Sequence[Word]) -> Problem:
+        """The same program with these words only."""
+        return replace(self, words=tuple(words))
+
+    # -- what was asked for -------------------------------------------------------------------------------
+
+    @cached_property
+    def _bound(self) -> tuple[Graph, Terms, dict[int, int]]:
+        """The graph to solve, the terms in its values, and where the source's values are in it."""
+        source: Graph = self.source.graph
+        terms = terms_of(self.words, source)
+        if not isinstance(terms, Terms):
+            raise PlanInfeasible("these cannot all be kept", rows=[("user", str(word)) for word in terms])
+        graph, known = apply_constraints(source, terms.pins)
+        moved = {value.id: graph.by_name[value.name] for value in source.values}
+        bans = {moved[value]: axes for value, axes in terms.bans.items()}
+        said = {moved[value] for value in terms.pins}
+        pins = {
+            value: spec
+            for value, spec in known.items()
+            if value in said or not any(splits(spec, axis) for axis in bans.get(value, ()))
+        }
+        return graph, replace(terms, pins=pins, bans=bans), moved
+
+    @property
+    def graph(self) -> Graph:
+        return self._bound[0]
+
+    @property
+    def terms(self) -> Terms:
+        return self._bound[1]
+
+    @property
+    def here(self) -> tuple[Word, ...]:
+        """The words in the values of `graph`."""
+        moved = self._bound[2]
+        return tuple(
+            replace(
+                word,
+                pins={moved[value]: spec for value, spec in word.pins.items()},
+                bans={moved[value]: axes for value, axes in word.bans.items()},
+            )
+            for word in self.words
+        )
+
+    @cached_property
+    def given(self) -> dict[int, ShardingSpec]:
+        """Shardings that stand fast.
+
+        What the user left open at an input is chosen by the planner; elsewhere what was said is the whole of it.
+        """
+        inputs, pins = set(self.graph.inputs), self.terms.pins
+        return {v: s.closed() for v, s in pins.items() if not is_open(s) or (v not in inputs and s.used_axes)}
+
+    def assigner(
+        self,
+        memory: int | None = None,
+        given: Mapping[int, ShardingSpec] | None = None,
+        bare: bool = False,
+    ) -> Assigner:
+        """The numeric problem; ``given`` shardings stand fast beside those of the user.
+
+        ``bare`` refuses sums that are pending over a forbidden axis, too.
+        """
+        terms, mesh = self.terms, self.mesh
+
+        def allows(value: int, spec: ShardingSpec) -> bool:
+            if not terms.allows(value, spec):
+                return False
+            pending = [axis for axis, _ in spec.partial] if bare else []
+            return not any(axis.overlaps(other) for axis in terms.bans.get(value, ()) for other in pending)
+
+        fixed = {**self.given, **(given or {})}
+        outs = {i: spec.closed() for i, spec in terms.outs.items()}
+        renewed = {output for _, output in self.graph.updates}
+        for i, value in enumerate(self.graph.outputs):
+            if value in (given or {}) and i not in outs and i not in renewed:
+                outs[i] = ShardingSpec.make(mesh, fixed[value].closed().dims)
+        loose = {value: spec for value, spec in terms.pins.items() if value not in fixed}
+
+        def offer(value: int, specs: tuple[ShardingSpec, ...]) -> tuple[ShardingSpec, ...]:
+            """What the user left open begins as said."""
+            spec = loose.get(value)
+            if spec is None:
+                return specs
+            return tuple(one for one in specs if admits(spec, one)) or (spec.closed(),)
+
+        return Assigner(
+            self.graph, mesh, self.hardware, fixed, outs, memory, allows=allows if terms.bans else None,
+            offer=offer if loose else None, most_gathered=terms.gathered,
+        )  # fmt: skip
+
+    def assigned(self, memory: int | None, bare: bool, solver: str, time_limit: float | None) -> Assignment:
+        """Solve it; deep stacks of equal layers by a short one, where nothing speaks against it."""
+        about = self.assigner(memory, bare=bare) if memory is not None or self.terms.bans or self.loose else None
+        if about is not None:
+            return about.solve(solver, time_limit)
+        outs = {i: spec.closed() for i, spec in self.terms.outs.items()}
+        return assign(
+            self.graph, self.mesh, self.hardware, self.given, outs, most_gathered=self.terms.gathered, solver=solver,
+            time_limit=time_limit,
+        )  # fmt: skip
+
+    @property
+    def loose(self) -> dict[int, ShardingSpec]:
+        """Shardings that were said in part."""
+        return {value: spec for value, spec in self.terms.pins.items() if value not in self.given}
+
+    # -- plans ------------------------------------------------------------------------------------------------
+
+    def candidate(self, name: str, complete: Complete) -> Candidate:
+        program = lower(_noted(complete, self.hardware, self.notes))
+        graph = complete.graph
+        priced = program_cost(program, self.hardware, graph)
+        shown = simulate(program, self.hardware, graph).exposed
+        cost = PlanCost(priced.compute, priced.communication, priced.hidden, shown)
+        peak = memory_profile(program, RESIDENT).peak
+        lost = broken(self.here, complete, program, peak)
+        return Candidate(name, replace(complete, notes=program.notes), program, cost, peak, tuple(lost))
+
+    def by_recipe(self, name: str) -> Candidate:
+        said = recipe_said(name, self.graph, self.mesh, self.terms.pins, self.terms.outs)
+        return self.candidate(name, compile_graph(self.graph, self.mesh, said).complete)
+
+    def by_simple(self) -> Candidate:
+        """The plan of the solver of four phases."""
+        hardware = self.hardware
+        if self.terms.memory is not None:
+            hardware = replace(hardware, memory=self.terms.memory)
+        _, complete = simple_complete(self.graph, self.mesh, self.terms.pins, self.terms.outs, hardware)
+        return self.candidate(SIMPLE, complete)
+
+    def by_planner(self, solver: str, time_limit: float) -> Solved:
+        """The planner's; where memory is short its limit is lowered until the Program itself fits."""
+        memory = self.terms.memory
+        limit, bare, end = memory, False, monotonic() + time_limit
+        for turn in range(TRIES):
+            left = end - monotonic()
+            if turn and left < time_limit / 10:
+                break
+            found = self.assigned(limit, bare, solver, left)
+            made = self.candidate("plan", found.complete)
+            if any(word.bans for word in made.broken):
+                # Copies may have been made by way of shardings that other tensors of the type have.
+                sources = {v: tree for v, tree in found.complete.sources.items() if v not in self.terms.bans}
+                made = self.candidate("plan", replace(found.complete, sources=sources))
+            if not made.broken:
+                break
+            bare = bare or any(word.bans for word in made.broken)
+            if memory is not None and made.memory > memory:
+                assert limit is not None
+                limit = max(1, limit - (made.memory - memory) * 9 // 8)
+        return Solved(made, found.lower_bound, found.solver, found.timed_out)
+
+    def solved(self, solver: str = "auto", time_limit: float | None = None) -> Solved:
+        """The best plan that keeps every word; `PlanInfeasible` where none is found."""
+        seconds = DEFAULT_SECONDS if time_limit is None else time_limit
+        if solver == SIMPLE:
+            best = self.by_simple()
+            small = len(self.graph.nodes) <= BOUNDED
+            bound = self.assigner().optimum(True, "auto", seconds).lower_bound if small else 0
+            return Solved(_kept(best), min(bound, best.cost.objective), SIMPLE, False)
+        failed: PlanInfeasible | None = None
+        found: Solved | None = None
+        try:
+            found = self.by_planner(solver, seconds)
+            _kept(found.best)
+        except PlanInfeasible as error:
+            failed, bound = error, 0 if found is None else found.bound
+            found = None
+        else:
+            bound = found.bound
+        for name in RECIPES:
+            try:
+                other = self.by_recipe(name)
+            except ShardwrightError:
+                continue  # it does not go with what the user pinned
+            if not other.broken and (found is None or other.cost.objective < found.best.cost.objective):
+                found = Solved(other, bound, name, False if found is None else found.timed_out)
+        if found is None:
+            assert failed is not None
+            raise failed
+        return replace(found, bound=min(found.bound, found.best.cost.objective))
+
+
+def check_solver(solver: str) -> None:
+    """Refuse a name that no solver has."""
+    known = (*SOLVERS, SIMPLE)
+    if solver not in known:
+        raise SpecError(
+            f"no solver is called {solver!r}", rows=[("known", ", ".join(known))], help=near_misses(solver, known)
+        )
+
+
+def _numpy_specs(
+    source: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: DeviceMesh, in_specs: Any, out_specs: Any
+) -> tuple[dict[int, ShardingSpec], dict[int, ShardingSpec]]:
+    """Shardings by input and by output, as the user mirrored arguments and results."""
+    graph: Graph = source.graph
+    tree = flatten((args, kwargs))[1]
+    specs = spread(in_specs_by_position(in_specs, fn, args, kwargs), tree, "in_specs")
+    inputs = [graph.values[value] for value in graph.inputs]
+    specs += [None] * (len(inputs) - len(specs))
+    read = bind_specs(specs, [v.shape for v in inputs], mesh, [v.name for v in inputs])
+    outs = [graph.values[value] for value in graph.outputs]
+    asked = spread(out_specs, source.out_tree, "out_specs")
+    wanted = bind_specs(asked, [v.shape for v in outs], mesh, [f"output {i}" for i in range(len(outs))])
+    return {graph.inputs[i]: spec for i, spec in read.items()}, wanted
+
+
+def _only_memory(words: Sequence[Word]) -> bool:
+    return all(word.memory is not None for word in words)
+
+
+def _kept(made: Candidate) -> Candidate:
+    if made.broken:
+        raise PlanInfeasible(
+            "no plan was found that keeps everything asked for", rows=[("user", str(word)) for word in made.broken]
+        )
+    return made
+
+
+def _noted(complete: Complete, hardware: Hardware, more: tuple[str, ...]) -> Complete:
+    """With a note for each op that runs replicated for lack of a rule, and what it then takes."""
+    complete = replace(complete, notes=tuple(dict.fromkeys((*complete.notes, *more))))
+    graph = complete.graph
+    alone = [d.node for d in complete.decisions if d.rule is None and graph.nodes[d.node].results]
+    if not alone:
+        return complete
+    program = lower(replace(complete, notes=()))
+    times = {i.node: instr_cost(program, i, hardware, graph) for i in program.instrs if i.node in set(alone)}
+    texts = {n: f"node {n}: {graph.nodes[n].op} has no rule and runs replicated" for n in alone}
+    notes = [note for note in complete.notes if note not in texts.values()]
+    notes += [f"{text} ({duration(times.get(n, 0))})" for n, text in texts.items()]
+    return replace(complete, notes=tuple(notes))

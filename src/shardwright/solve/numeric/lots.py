@@ -1,0 +1,150 @@
+"""Message passing on problems with equal parts: variables come in lots, and so do edges with one table.
+
+The same as `messages` (TRW-S) where the variables of a lot follow each other in the order of visits.  Those of a lot
+have equally many strategies and no edges among them, so a lot is visited as one: a stack of equal layers takes hardly
+longer than a layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .problem import Floats, Ints
+
+
+@dataclass(eq=False)
+class Link:
+    """Edges with one table between members of two lots; each member has at most one of them, or the lot is one."""
+
+    first: int
+    second: int
+    """The lots, in the order of visits."""
+    mine: Ints
+    theirs: Ints
+    """Which members, edge by edge."""
+    table: Ints
+
+
+@dataclass(eq=False)
+class _Side:
+    """A link as seen from one of its lots."""
+
+    link: int
+    rows: Ints
+    """Members of this lot, edge by edge."""
+    other: int
+    other_rows: Ints
+    table: Floats
+    """(strategies there, strategies here)"""
+    inbox: Floats
+    outbox: Floats
+    """Messages over these edges, to this lot and to the other one."""
+    alone: bool
+    """Whether this lot has one member, and perhaps many of these edges."""
+
+
+@dataclass(eq=False)
+class _Lot:
+    unary: Floats
+    ahead: list[_Side] = field(default_factory=list)
+    behind: list[_Side] = field(default_factory=list)
+    share: Floats = field(default_factory=lambda: np.zeros(0))
+
+    def sums(self) -> Floats:
+        found = self.unary.copy()
+        for side in (*self.ahead, *self.behind):
+            if side.alone:
+                found[0] += side.inbox.sum(0)
+            else:
+                found[side.rows] += side.inbox
+        return found
+
+
+class Lots:
+    """The state of message passing."""
+
+    def __init__(self, costs: Sequence[Ints], links: Sequence[Link]) -> None:
+        """``costs`` of each lot: a row for each member."""
+        self.lots = [_Lot(rows.astype(np.float64)) for rows in costs]
+        self.costs, self.links = costs, links
+        self.bound = -np.inf
+        self.boxes: list[tuple[Floats, Floats]] = []
+        """Messages over each link's edges, to its first and to its second lot."""
+        for number, link in enumerate(links):
+            a, b = self.lots[link.first], self.lots[link.second]
+            count = len(link.mine)
+            to_first, to_second = np.zeros((count, a.unary.shape[1])), np.zeros((count, b.unary.shape[1]))
+            self.boxes.append((to_first, to_second))
+            table = link.table.astype(np.float64)
+            a.ahead.append(
+                _Side(
+                    number, link.mine, link.second, link.theirs, np.ascontiguousarray(table.T), to_first, to_second,
+                    len(a.unary) == 1,
+                )
+            )  # fmt: skip
+            b.behind.append(
+                _Side(number, link.theirs, link.first, link.mine, table, to_second, to_first, len(b.unary) == 1)
+            )
+        for lot in self.lots:
+            counts = []
+            for sides in (lot.ahead, lot.behind):
+                found = np.zeros(len(lot.unary))
+                for side in sides:
+                    np.add.at(found, side.rows, 1.0)
+                counts.append(found)
+            lot.share = 1.0 / np.maximum(1.0, np.maximum(*counts))
+
+    def sweep(self) -> float:
+        """Forward and back once; returns the bound, which is also kept."""
+        for lot in self.lots:
+            self._send(lot, lot.ahead)
+        self.bound = sum(self._send(lot, lot.behind) for lot in reversed(self.lots))
+        return self.bound
+
+    def _send(self, lot: _Lot, sides: Sequence[_Side]) -> float:
+        sums = lot.sums()
+        least = sums.min(1)
+        total = float(least.sum())
+        if not sides:
+            return total
+        sums -= least[:, None]
+        sums *= lot.share[:, None]
+        for side in sides:
+            rest = sums[side.rows] - side.inbox
+            found = (side.table[None] + rest[:, None, :]).min(2)
+            low = found.min(1)
+            found -= low[:, None]
+            side.outbox[...] = found
+            total += float(low.sum())
+        return total
+
+    def round(self) -> list[Ints]:
+        """A choice for every member: what is best given the lots behind and the messages from ahead."""
+        picks: list[Ints] = []
+        for lot in self.lots:
+            sums = lot.unary.copy()
+            for side in lot.ahead:
+                if side.alone:
+                    sums[0] += side.inbox.sum(0)
+                else:
+                    sums[side.rows] += side.inbox
+            for side in lot.behind:
+                found = side.table[picks[side.other][side.other_rows]]
+                if side.alone:
+                    sums[0] += found.sum(0)
+                else:
+                    sums[side.rows] += found
+            picks.append(sums.argmin(1))
+        return picks
+
+    def evaluate(self, picks: Sequence[Ints]) -> int:
+        """What a choice costs, exactly."""
+        total = 0
+        for rows, pick in zip(self.costs, picks):
+            total += int(rows[np.arange(len(rows)), pick].sum())
+        for link in self.links:
+            total += int(link.table[picks[link.first][link.mine], picks[link.second][link.theirs]].sum())
+        return total

@@ -1,0 +1,116 @@
+"""A plan is never worse than a recipe that fits: every kind of model, a mesh of one axis and one of two.
+
+Without a limit, and with as much memory as a recipe needs: there at least that recipe fits, and the plan must be as good.
+Of the large models each recipe's need is the limit in some case, of the small ones in every case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import shardwright as sw  # noqa: E402
+import torch_zoo as zoo  # noqa: E402
+from shardwright.api import torch_plans  # noqa: E402
+from shardwright.api.recipes import DISTINCT, RECIPES  # noqa: E402
+from shardwright.errors import ShardwrightError  # noqa: E402
+
+torch.set_num_threads(1)
+MESHES = ("d=4", "x=2, y=2")
+LARGE = {
+    "llama": (lambda: zoo.llama(num_hidden_layers=1), lambda: zoo.tokens(8, 8, 96)),
+    "llama odd": (
+        lambda: zoo.llama(num_hidden_layers=1, vocab_size=97, num_key_value_heads=2), lambda: zoo.tokens(6, 7, 97)
+    ),
+    "gpt2": (lambda: zoo.gpt2(n_layer=1), lambda: zoo.tokens(8, 8, 96)),
+    "gpt2 odd": zoo.CASES["gpt2 odd"][:2],
+    "resnet": zoo.CASES["resnet"][:2],
+}  # fmt: skip
+"""One layer of each: another would plan alike."""
+SMALL = {name: zoo.CASES[name][:2] for name in ("experts", "cell", "unet", "recommender")}
+MODELS = {**LARGE, **SMALL}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def captured_once() -> Iterator[None]:
+    """Every plan of a model is made from one capture of it."""
+    real, known = torch_plans.capture_step, dict[int, Any]()
+
+    def once(model: Any, *args: Any, **kwargs: Any) -> Any:
+        if id(model) not in known:
+            known[id(model)] = real(model, *args, **kwargs)
+        return known[id(model)]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch_plans, "capture_step", once)
+        yield
+
+
+@cache
+def model_of(name: str) -> tuple[Any, dict[str, Any], Any]:
+    torch.manual_seed(0)
+    make, data = MODELS[name]
+    model = make()
+    return model, data(), torch.optim.AdamW(model.parameters())
+
+
+def plan_of(name: str, mesh: str, **asked: Any) -> Any:
+    model, batch, optimizer = model_of(name)
+    return sw.plan(model, mesh=mesh, optimizer=optimizer, hardware="h100", **asked, **batch)
+
+
+@cache
+def recipes_of(name: str, mesh: str) -> dict[str, Any]:
+    """Those that fit the model."""
+    found = {}
+    for recipe in DISTINCT:
+        try:
+            found[recipe] = plan_of(name, mesh, recipe=recipe)
+        except ShardwrightError:
+            continue
+    return found
+
+
+def limits() -> list[tuple[str, str, str]]:
+    """Model, mesh and the recipe whose need is the limit."""
+    chosen = [(name, mesh, recipe) for name in SMALL for mesh in MESHES for recipe in DISTINCT]
+    for i, name in enumerate(LARGE):
+        for j, mesh in enumerate(MESHES):
+            at = i * len(MESHES) + j
+            chosen.append((name, mesh, DISTINCT[at % len(DISTINCT)]))
+    return chosen
+
+
+def test_every_recipe_is_a_limit_somewhere() -> None:
+    assert {recipe for name, _, recipe in limits() if name in LARGE} == set(DISTINCT)
+    assert {RECIPES[name] for name in DISTINCT} == set(RECIPES.values())
+    assert {name for name, _, _ in limits()} == set(MODELS)
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("name", MODELS)
+def test_without_a_limit(name: str, mesh: str) -> None:
+    found = recipes_of(name, mesh)
+    assert {"replicated", "dp", "zero1", "zero3"} <= set(found)
+    made = plan_of(name, mesh)
+    assert made.lower_bound <= made.cost.objective
+    for recipe, other in found.items():
+        assert made.cost.objective <= other.cost.objective, recipe
+
+
+@pytest.mark.parametrize(("name", "mesh", "recipe"), limits())
+def test_with_as_much_memory_as_a_recipe_needs(name: str, mesh: str, recipe: str) -> None:
+    found = recipes_of(name, mesh)
+    if recipe not in found:
+        pytest.skip("the recipe does not fit the model")
+    limit = found[recipe].memory
+    made = plan_of(name, mesh, memory=limit)
+    assert made.memory <= limit
+    for rival, other in found.items():
+        if other.memory <= limit:
+            assert made.cost.objective <= other.cost.objective, rival
