@@ -108,7 +108,7 @@ class _Shown:
             if left <= 0 or result in problem.given or not problem.terms.allows(result, spec):
                 continue
             try:
-                made = problem.assigner(given={result: spec}).solve("auto", left)
+                made = problem.assigned({result: spec}, False, "auto", left)
             except PlanInfeasible:
                 continue
             if self.is_kind(n, made.complete.decisions[n], kind):

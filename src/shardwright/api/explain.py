@@ -90,8 +90,7 @@ Found = tuple[int, ShardingSpec, Complete | None]
 def _alternatives(problem: Problem, plan: Candidate, name: str, chosen: ShardingSpec) -> list[Found]:
     """Objectives by sharding, all else being chosen anew; the plan itself stands for the chosen one."""
     value = problem.graph.by_name[name]
-    memory = problem.terms.memory
-    times = _offered(problem, problem.assigner(memory), value)
+    times = _offered(problem, problem.assigner(), value)
     offered = _nearest(plan, name, {spec: time for spec, time in times.items() if spec != chosen})[: MOST - 1]
     found: list[Found] = [(plan.cost.objective, chosen, None)]
     end = monotonic() + SECONDS
@@ -100,7 +99,7 @@ def _alternatives(problem: Problem, plan: Candidate, name: str, chosen: Sharding
         if seconds <= 0:
             break
         try:
-            made = problem.assigner(memory, {value: spec}).solve("auto", seconds)
+            made = problem.assigned({value: spec}, False, "auto", seconds)
         except PlanInfeasible:
             continue
         found.append((made.cost.objective, spec, made.complete))

@@ -11,7 +11,7 @@ from functools import cached_property
 from time import monotonic
 from typing import Any
 
-from ..cost import RESIDENT, Hardware, hardware_of, memory_profile, program_cost, simulate
+from ..cost import RESIDENT, Hardware, hardware_of, memory_profile, program_cost, program_memory, simulate
 from ..cost.program import instr_cost
 from ..errors import PlanInfeasible, ShardwrightError, SpecError, near_misses
 from ..frontends.numpy import trace
@@ -23,8 +23,8 @@ from ..plan import PlanCost, duration
 from ..propagate import apply_constraints
 from ..propagate.complete import Complete
 from ..solve.assign import Assigner, Assignment
+from ..solve.best import Asked, assigner_of, best_plan
 from ..solve.numeric.solvers import SOLVERS
-from ..solve.stack import assign
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
 from .compile import bind_specs, compile_graph, read_constraints, simple_complete
@@ -36,8 +36,6 @@ SIMPLE = "simple"
 """The solver of four phases, by name; all others are solvers of the numeric problem."""
 DEFAULT_SECONDS = 120.0
 """Time for the solver where the user gives none: hard problems take any time for a proof."""
-TRIES = 4
-"""How often the limit given to the solver is lowered, where its estimate of memory was too low."""
 BOUNDED = 400
 """The most nodes of a program for which a simple plan is given the planner's bound."""
 
@@ -156,13 +154,8 @@ class Problem:
         inputs, pins = set(self.graph.inputs), self.terms.pins
         return {v: s.closed() for v, s in pins.items() if not is_open(s) or (v not in inputs and s.used_axes)}
 
-    def assigner(
-        self,
-        memory: int | None = None,
-        given: Mapping[int, ShardingSpec] | None = None,
-        bare: bool = False,
-    ) -> Assigner:
-        """The numeric problem; ``given`` shardings stand fast beside those of the user.
+    def asked(self, given: Mapping[int, ShardingSpec] | None = None, bare: bool = False) -> Asked:
+        """What the planner has to keep to; ``given`` shardings stand fast beside those of the user.
 
         ``bare`` refuses sums that are pending over a forbidden axis, too.
         """
@@ -189,26 +182,26 @@ class Problem:
                 return specs
             return tuple(one for one in specs if admits(spec, one)) or (spec.closed(),)
 
-        return Assigner(
-            self.graph, mesh, self.hardware, fixed, outs, memory, allows=allows if terms.bans else None,
-            offer=offer if loose else None, most_gathered=terms.gathered,
-        )  # fmt: skip
+        return Asked(
+            fixed, outs, terms.gathered, allows if terms.bans else None, offer if loose else None, terms.memory
+        )
 
-    def assigned(self, memory: int | None, bare: bool, solver: str, time_limit: float | None) -> Assignment:
-        """Solve it; deep stacks of equal layers by a short one, where nothing speaks against it."""
-        about = self.assigner(memory, bare=bare) if memory is not None or self.terms.bans or self.loose else None
-        if about is not None:
-            return about.solve(solver, time_limit)
-        outs = {i: spec.closed() for i, spec in self.terms.outs.items()}
-        return assign(
-            self.graph, self.mesh, self.hardware, self.given, outs, most_gathered=self.terms.gathered, solver=solver,
-            time_limit=time_limit,
-        )  # fmt: skip
+    def assigner(self) -> Assigner:
+        """The numeric problem, without a limit of memory."""
+        return assigner_of(self.graph, self.mesh, self.hardware, self.asked())
 
-    @property
-    def loose(self) -> dict[int, ShardingSpec]:
-        """Shardings that were said in part."""
-        return {value: spec for value, spec in self.terms.pins.items() if value not in self.given}
+    def assigned(
+        self, given: Mapping[int, ShardingSpec] | None, bare: bool, solver: str, time_limit: float | None
+    ) -> Assignment:
+        """The planner's answer."""
+        asked = self.asked(given, bare)
+
+        def measure(complete: Complete) -> int:
+            return program_memory(lower(complete), RESIDENT)
+
+        return best_plan(
+            self.graph, self.mesh, self.hardware, asked, solver=solver, time_limit=time_limit, measure=measure
+        )
 
     # -- plans ------------------------------------------------------------------------------------------------
 
@@ -235,25 +228,17 @@ class Problem:
         return self.candidate(SIMPLE, complete)
 
     def by_planner(self, solver: str, time_limit: float) -> Solved:
-        """The planner's; where memory is short its limit is lowered until the Program itself fits."""
-        memory = self.terms.memory
-        limit, bare, end = memory, False, monotonic() + time_limit
-        for turn in range(TRIES):
-            left = end - monotonic()
-            if turn and left < time_limit / 10:
-                break
-            found = self.assigned(limit, bare, solver, left)
+        """The planner's plan; where it does not keep what is forbidden, once more with less to choose from."""
+        end = monotonic() + time_limit
+        found = self.assigned(None, False, solver, time_limit)
+        made = self.candidate("plan", found.complete)
+        if any(word.bans for word in made.broken):
+            # Copies may have been made by way of shardings that other tensors of the type have.
+            sources = {v: tree for v, tree in found.complete.sources.items() if v not in self.terms.bans}
+            made = self.candidate("plan", replace(found.complete, sources=sources))
+        if any(word.bans for word in made.broken):
+            found = self.assigned(None, True, solver, max(1.0, end - monotonic()))
             made = self.candidate("plan", found.complete)
-            if any(word.bans for word in made.broken):
-                # Copies may have been made by way of shardings that other tensors of the type have.
-                sources = {v: tree for v, tree in found.complete.sources.items() if v not in self.terms.bans}
-                made = self.candidate("plan", replace(found.complete, sources=sources))
-            if not made.broken:
-                break
-            bare = bare or any(word.bans for word in made.broken)
-            if memory is not None and made.memory > memory:
-                assert limit is not None
-                limit = max(1, limit - (made.memory - memory) * 9 // 8)
         return Solved(made, found.lower_bound, found.solver, found.timed_out)
 
     def solved(self, solver: str = "auto", time_limit: float | None = None) -> Solved:

@@ -68,6 +68,8 @@ class Lowering:
         operands = self.get_shard_args(node, copies)
         made = self.run_locally(node, decision, operands)
         self.create_sharded_output(node, decision, made)
+        if self.complete.passing:
+            self.let_go(node)
 
     # -- the four steps ---------------------------------------------------------------------------------
 
@@ -115,6 +117,12 @@ class Lowering:
             if not home.same_layout(spec):
                 self.copy_in(value, home.closed(), f"result of node {decision.node} {node.op}")
                 del self.copies[value][spec.closed()]
+
+    def let_go(self, node: Node) -> None:
+        """Forget copies that are not to be kept; what nobody reads any more, no device holds."""
+        for value in dict.fromkeys(node.inputs):
+            for spec in self.complete.passing.get(value, ()):
+                self.copies[value].pop(spec, None)
 
     # -- parts ------------------------------------------------------------------------------------------
 

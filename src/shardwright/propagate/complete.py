@@ -69,6 +69,8 @@ class Complete:
 
     Other copies are made from the one at hand from which fewest bytes are sent.
     """
+    passing: Mapping[int, frozenset[ShardingSpec]] = field(default_factory=dict)
+    """Copies of values that are let go after each node that asked for them, and made again for the next."""
 
 
 def complete(

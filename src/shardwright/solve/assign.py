@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -53,6 +53,19 @@ POLISH = 4_000
 Ways = tuple[Way, ...]
 Terms = tuple[list[Ints], list[tuple[int, int, Ints]], dict[int, int]]
 """Costs and edges, equal tables being one array, and the variables of the hubs by value."""
+
+
+class Extra(Protocol):
+    """Costs beside time."""
+
+    def value(self, value: int) -> tuple[Ints | None, Ints | None]:
+        """What a value costs where it lies, by choice of its decider, and what its hub costs."""
+
+    def hub(self, value: int) -> Ints | None:
+        """What a hub costs by choice of the decider, as a table."""
+
+    def edge(self, value: int, group: Group) -> Ints | None:
+        """What a reader costs by what it wants, for each hub, or where there is none by choice of the decider."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +113,6 @@ class Assigner:
     given: Mapping[int, ShardingSpec] = field(default_factory=dict)
     """Shardings that the user fixed, by value."""
     out_specs: Mapping[int, ShardingSpec] = field(default_factory=dict)
-    memory: int | None = None
     uneven: bool = False
     allows: Callable[[int, ShardingSpec], bool] | None = None
     """Whether a value may lie so, anywhere; what is refused here is no choice."""
@@ -133,6 +145,11 @@ class Assigner:
         for i, value in enumerate(graph.outputs):
             self.outputs.setdefault(value, []).append(i)
         self.demands = [self._demand(v) for v in range(len(graph.values))]
+        self.hub_of: dict[int, int] = {}
+        """The variable of the hub of every value that has one; they come after nodes and inputs."""
+        for v, demand in enumerate(self.demands):
+            if demand.is_shared:
+                self.hub_of[v] = len(graph.nodes) + len(graph.inputs) + len(self.hub_of)
 
     # -- choices ------------------------------------------------------------------------------------------
 
@@ -260,8 +277,8 @@ class Assigner:
 
     # -- the numeric problems -----------------------------------------------------------------------------
 
-    def terms(self, bound: bool) -> Terms:
-        """The problem of the plan, or of the ``bound``."""
+    def terms(self, bound: bool, extra: Extra | None = None) -> Terms:
+        """The problem of the plan, or of the ``bound``; with ``extra`` costs of values where they lie and of hubs."""
         fine = FINE if bound else 1
         costs: list[Ints] = []
         for ways in self.ways:
@@ -275,6 +292,9 @@ class Assigner:
         for v, demand in enumerate(self.demands):
             if demand.settle is not None:
                 costs[demand.decider] = costs[demand.decider] + demand.settle * fine
+            lying, kept = (None, None) if extra is None else extra.value(v)
+            if lying is not None:
+                costs[demand.decider] = self._sum(costs[demand.decider], lying)
             if not demand.count:
                 continue
             alike = (demand.signature, bound)
@@ -286,17 +306,30 @@ class Assigner:
                 if at < 0:
                     costs[demand.decider] = costs[demand.decider] + tables[0][:, 0]
                 else:
-                    edges.append((demand.decider, at, tables[0]))
+                    edges.append((demand.decider, at, self._more(tables[0], v, demand.groups[0], extra)))
                 continue
             hubs[v] = len(costs)
-            costs.append(np.zeros(tables[0].shape[1], np.int64))
-            edges.append((demand.decider, hubs[v], tables[0]))
+            costs.append(np.zeros(tables[0].shape[1], np.int64) if kept is None else kept)
+            tied = None if extra is None else extra.hub(v)
+            edges.append((demand.decider, hubs[v], tables[0] if tied is None else self._sum(tables[0], tied)))
             for group, table in zip(demand.groups, tables[1:]):
                 if group.variable < 0:
                     costs[hubs[v]] = costs[hubs[v]] + table[:, 0]
                 else:
-                    edges.append((hubs[v], group.variable, table))
+                    edges.append((hubs[v], group.variable, self._more(table, v, group, extra)))
         return costs, edges, hubs
+
+    def _more(self, table: Ints, value: int, group: Group, extra: Extra | None) -> Ints:
+        more = None if extra is None else extra.edge(value, group)
+        return table if more is None else self._sum(table, more)
+
+    def _sum(self, a: Ints, b: Ints) -> Ints:
+        """The same array for the same two."""
+        key = ("sum", id(a), id(b))
+        found: tuple[Ints, Ints, Ints] | None = self._once.get(key)
+        if found is None:
+            found = self._once[key] = (a + b, a, b)  # kept, so that their identities last
+        return found[0]
 
     # -- solving ------------------------------------------------------------------------------------------
 
@@ -336,9 +369,10 @@ class Assigner:
         solver: str = "auto",
         time_limit: float | None = None,
         tell: Callable[[Progress], None] | None = None,
+        extra: Extra | None = None,
     ) -> Optimum:
         """The best choice for the plan's problem or the bound's."""
-        costs, edges, _ = self.terms(bound)
+        costs, edges, _ = self.terms(bound, extra)
         small = compact(costs, edges, self.graph.name)
         found = solve_core(small.problem, solver, time_limit, tell)
         lower, unit = found.lower_bound + small.offset, FINE if bound else 1

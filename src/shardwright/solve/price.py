@@ -96,6 +96,10 @@ class _Copies:
             if not home.same_layout(made):
                 self.copy(value, home)
                 self.held[value].remove(made.closed())
+        for value in node.inputs:
+            passing = self.complete.passing.get(value)
+            if passing:
+                self.held[value] = [spec for spec in self.held[value] if spec not in passing]
 
     def time(self, node: Node, decision: Decision) -> int:
         """Equal layers' decisions are often the same objects, which the decisions keep."""

@@ -8,22 +8,19 @@ is lost, and nothing is assumed: where layers do not come out equal, the whole g
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
-from ..cost.machine import Hardware
 from ..errors import PlanInfeasible
-from ..ir.graph import Graph
 from ..propagate.complete import Complete, Decision
-from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
-from .assign import FINE, Assigner, Assignment, Optimum, Terms
+from .assign import FINE, Assigner, Assignment, Extra, Optimum, Terms
 from .compact import Compact, compact
 from .deep import Deep, Inner
 from .demand import finished
-from .layers import SIDES, Short, find_layers
+from .layers import Short
 from .routes import TOO_DEAR
 from .tighten import tighten
 
@@ -73,9 +70,11 @@ class Stack:
                 kept.add(i if layer[i] < 0 else j)
         return compact(costs, edges, self.assigner.graph.name, kept, layer)
 
-    def optimum(self, bound: bool, seconds: float | None = None) -> tuple[Optimum, DeepPlan] | None:
+    def optimum(
+        self, bound: bool, seconds: float | None = None, extra: Extra | None = None
+    ) -> tuple[Optimum, DeepPlan] | None:
         """The best choice for the plan's problem or the bound's; None if the layers do not come out equal."""
-        small = self.compacted(self.assigner.terms(bound))
+        small = self.compacted(self.assigner.terms(bound, extra))
         inner = Inner.of(small, self.layer, self.key, self.short.low)
         if not inner.is_regular():
             return None
@@ -105,34 +104,6 @@ class Stack:
         lower = min(bound.lower_bound, objective)
         seconds = monotonic() - began
         return Assignment(complete, objective, lower, "messages", timed_out, seconds, self.assigner.hardware)
-
-
-def assign(
-    graph: Graph,
-    mesh: DeviceMesh,
-    hardware: Hardware,
-    given: Mapping[int, ShardingSpec] | None = None,
-    out_specs: Mapping[int, ShardingSpec] | None = None,
-    *,
-    most_gathered: int | None = None,
-    solver: str = "auto",
-    time_limit: float | None = None,
-) -> Assignment:
-    """The best plan for a graph; deep stacks are solved by their short ones."""
-    given, out_specs = dict(given or {}), dict(out_specs or {})
-    if solver in ("auto", "messages"):
-        layers = find_layers(graph, given)
-        for sides in SIDES if layers is not None else ():
-            assert layers is not None
-            short = layers.short(*sides)
-            mine = {short.values[value]: spec for value, spec in given.items() if value in short.values}
-            outs = {short.outputs[i]: spec for i, spec in out_specs.items() if i in short.outputs}
-            if len(outs) == len(out_specs):
-                about = Assigner(short.graph, mesh, hardware, mine, outs, most_gathered=most_gathered)
-                found = Stack(short, about).solve(time_limit)
-                if found is not None:
-                    return found
-    return Assigner(graph, mesh, hardware, given, out_specs, most_gathered=most_gathered).solve(solver, time_limit)
 
 
 @dataclass

@@ -354,14 +354,21 @@ def test_too_little_memory_names_the_least_that_is_enough():
 
 
 def test_memory_against_a_pin():
-    """Whole weights and little memory do not go together; without either there is a plan."""
-    whole = {"w1": "[_, _]", "w2": "[_, _]"}
-    error = refused(mlp, *MLP, mesh=MESH, constraints=[whole, sw.forbid("x", "tp")], memory="400 MiB")
-    assert 'memory="400 MiB"' in users(error)
-    assert 'forbid("x", "tp")' not in users(error)
-    assert len(users(error)) in (2, 3)
-    assert any("memory=" in line for line in error.help.splitlines())
-    assert any("without" in line for line in error.help.splitlines())
+    """A weight of 4 GiB that must be whole and 3 GiB of memory do not go together; without either there is a plan."""
+    wide = shapes((256, 16384), (16384, 65536), (65536, 16384))
+    harmless = [sw.forbid("x", "tp"), sw.cap_gather("64 GiB")]
+    about = {"mesh": MESH, "memory": "3 GiB"}
+    assert sw.plan(mlp, *wide, constraints=harmless, **about).memory <= 3 * 2**30
+    whole = {"w1": "[_, _]"}
+    error = refused(mlp, *wide, constraints=[harmless[0], whole, harmless[1]], **about)
+    assert sorted(users(error)) == ['"w1": "[_, _]"', 'memory="3 GiB"']
+    lines = error.help.splitlines()
+    assert len(lines) == 2
+    assert sum(line.startswith("without ") for line in lines) == 1
+    (need,) = [int(found[1]) for line in lines if (found := re.search(r"memory=(\d+)", line))]
+    assert need > 4 * 2**30
+    made = sw.plan(mlp, *wide, constraints=[harmless[0], whole, harmless[1]], mesh=MESH, memory=need)
+    assert made.memory <= need
 
 
 def test_the_text_of_an_error():

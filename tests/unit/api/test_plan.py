@@ -14,7 +14,7 @@ import shardwright as sw
 from shardwright.api.explain import MOST, differences, homes_of
 from shardwright.api.recipes import RECIPES
 from shardwright.cli import main
-from shardwright.cost import hardware_of, memory_profile, program_cost
+from shardwright.cost import RESIDENT, hardware_of, memory_profile, program_cost
 from shardwright.errors import GraphError, PlanInfeasible, ShardwrightError
 from shardwright.plan import VERSION, Plan
 from shardwright.verify import check_identity, check_structure
@@ -179,7 +179,8 @@ def test_the_differences_between_two_plans_add_up(name):
         for spec in (sw.ShardingSpec.parse(text, problem.mesh) for text in ("[_, tp]", "[tp, _]"))
         if not spec.same_layout(chosen) and spec.rank == rank
     )
-    there = problem.candidate("other", problem.assigner(given={graph.by_name[name]: other_spec}).solve().complete)
+    other = problem.assigned({graph.by_name[name]: other_spec}, False, "auto", 30.0)
+    there = problem.candidate("other", other.complete)
     lines = differences(here, there, problem, most=10**6)
     total = sum(float(line.split()[0]) / {"ms": 1, "us": 1e3}[line.split()[1]] for line in lines)
     assert lines

@@ -32,9 +32,9 @@ MODELS = ("mlp", "llama", "gpt2")
 class MLP(torch.nn.Module):  # type: ignore[misc, name-defined]
     """Two products that names say nothing about."""
 
-    def __init__(self) -> None:
+    def __init__(self, out: int = 16) -> None:
         super().__init__()
-        self.a, self.b = torch.nn.Linear(16, 32), torch.nn.Linear(32, 16)
+        self.a, self.b = torch.nn.Linear(16, 32), torch.nn.Linear(32, out)
 
     def forward(self, x: Any) -> Any:
         return self.b(torch.nn.functional.gelu(self.a(x))).square().mean()
@@ -44,9 +44,10 @@ class MLP(torch.nn.Module):  # type: ignore[misc, name-defined]
 def step(name: str) -> tuple[Any, Any, dict[str, Any]]:
     """A model, its captured step, and a batch of eight."""
     torch.manual_seed(0)
-    make: Any = {"mlp": MLP, "llama": zoo.llama, "gpt2": zoo.gpt2}[name]
+    make: Any = {"mlp": MLP, "widening": lambda: MLP(64), "llama": zoo.llama, "gpt2": zoo.gpt2}[name]
     model = make().double()
-    batch = {"x": torch.randn(8, 16, dtype=torch.float64)} if name == "mlp" else zoo.tokens(8, 8, 96)
+    is_mlp = isinstance(model, MLP)
+    batch = {"x": torch.randn(8, 16, dtype=torch.float64)} if is_mlp else zoo.tokens(8, 8, 96)
     optimizer = torch.optim.AdamW(model.parameters(), eps=1e-3)
     return model, swt.capture_step(model, optimizer=optimizer, **batch), batch
 
@@ -205,6 +206,13 @@ def test_sequence_cuts_activations_between_products() -> None:
     megatron = lowered("llama", "tp=4", "megatron").program
     assert memory_profile(program).peak < memory_profile(megatron).peak
     assert program.bytes < 1.05 * megatron.bytes
+
+
+def test_without_a_sequence_the_batch_is_cut_between_products() -> None:
+    """What the rows leave is scattered; back it is gathered for both products, and no gradient of a weight is moved."""
+    for name in ("mlp", "widening"):
+        made = counts(name, "tp=4", "sequence")
+        assert made == {"reduce_scatter tp": 1, "all_gather tp": 2, "all_reduce tp": 2}  # the loss and the rows' bias
 
 
 def test_fsdp_with_tensor_parallelism_cuts_parameters_both_ways() -> None:

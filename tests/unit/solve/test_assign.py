@@ -16,6 +16,7 @@ from shardwright.cost import hardware_of, program_cost
 from shardwright.cost.comm import sent_cost
 from shardwright.lower import lower
 from shardwright.solve.assign import FINE, Assigner
+from shardwright.solve.best import Asked, best_plan
 from shardwright.solve.bucket import eliminate
 from shardwright.solve.compact import compact
 from shardwright.solve.layers import find_layers
@@ -23,7 +24,7 @@ from shardwright.solve.numeric import NumericProblem, solve
 from shardwright.solve.numeric.problem import Ints
 from shardwright.solve.price import price
 from shardwright.solve.space import Space
-from shardwright.solve.stack import Stack, assign
+from shardwright.solve.stack import Stack
 from shardwright.spec.hops import one_step
 from shardwright.verify import check_structure
 
@@ -346,7 +347,7 @@ def test_layers_that_differ_are_not_folded() -> None:
     pinned = {inside: ShardingSpec(mesh, [None, "d"])}
     assert find_layers(graph, {}) is not None
     assert find_layers(graph, pinned) is None
-    free, said = assign(graph, mesh, H100), assign(graph, mesh, H100, pinned)
+    free, said = best_plan(graph, mesh, H100), best_plan(graph, mesh, H100, Asked(pinned, {}))
     assert said.objective >= free.objective
     assert said.complete.decisions[graph.node_of(inside) or 0].homes[0].same_layout(pinned[inside])
     b = GraphBuilder("skips")

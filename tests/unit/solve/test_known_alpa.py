@@ -362,25 +362,43 @@ def test_groups_can_run(recipe: str | None) -> None:
     check_groups(planned("bert", (4, 128, 64), "x=2, y=2", recipe).program)
 
 
+def lowered(text: str, **specs: str) -> Program:
+    """A graph with these shardings of its values; products are split along what they contract."""
+    graph, mesh = Graph.parse(text), DeviceMesh("d=4")
+    values = {graph.by_name[name]: ShardingSpec.parse(spec, mesh) for name, spec in specs.items()}
+    forced = {n: ((), mesh.axes, ()) for n, node in enumerate(graph.nodes) if node.op == "matmul"}
+    return compile_graph(graph, mesh, Said(values, forced=forced)).program
+
+
 def test_groups_that_would_wait_for_each_other_stay_apart() -> None:
     """One chain reduces and then gathers, the other gathers and then reduces: two groups would be a circle."""
-    graph = Graph.parse("""graph f(%x: f32[8, 8], %w: f32[8, 8], %z: f32[8, 8], %v: f32[8, 8]) {
-      %a = matmul(%x, %w) : f32[8, 8]
-      %b = exp(%a) : f32[8, 8]
-      %c = exp(%b) : f32[8, 8]
-      %d = exp(%z) : f32[8, 8]
-      %e = matmul(%d, %v) : f32[8, 8]
-      return %c, %e
-    }""")
-    mesh = DeviceMesh("d=4")
-    texts = {
-        "x": "[_, d]", "w": "[d, _]", "a": "[_, _]", "b": "[d, _]", "c": "[_, _]",
-        "z": "[d, _]", "d": "[_, _]", "v": "[d, _]", "e": "[_, _]",
-    }  # fmt: skip
-    values = {graph.by_name[name]: ShardingSpec.parse(text, mesh) for name, text in texts.items()}
-    inner = ((), mesh.axes, ())  # split both products along what they contract
-    said = Said(values, forced={n: inner for n, node in enumerate(graph.nodes) if node.op == "matmul"})
-    program = compile_graph(graph, mesh, said).program
+    program = lowered(
+        """graph f(%x: f32[8, 8], %w: f32[8, 8], %z: f32[8, 8], %v: f32[8, 8]) {
+          %a = matmul(%x, %w) : f32[8, 8]
+          %b = exp(%a) : f32[8, 8]
+          %c = exp(%b) : f32[8, 8]
+          %d = exp(%z) : f32[8, 8]
+          %e = matmul(%d, %v) : f32[8, 8]
+          return %c, %e
+        }""",
+        x="[_, d]", w="[d, _]", a="[_, _]", b="[d, _]", c="[_, _]", z="[d, _]", d="[_, _]", v="[d, _]", e="[_, _]",
+    )  # fmt: skip
     assert listed(program) == {"all_reduce": 2, "all_gather": 2}
     check_groups(program)
     assert sum(combined(program).values()) == 3
+
+
+def test_a_collective_waits_for_others_like_it() -> None:
+    """The first reduction could run at once; behind the gather comes another that it can run with."""
+    program = lowered(
+        """graph f(%x: f32[8, 8], %w: f32[8, 8], %z: f32[8, 8], %v: f32[8, 8]) {
+          %a = matmul(%x, %w) : f32[8, 8]
+          %d = exp(%z) : f32[8, 8]
+          %e = matmul(%d, %v) : f32[8, 8]
+          return %a, %e
+        }""",
+        x="[_, d]", w="[d, _]", a="[_, _]", z="[d, _]", d="[_, _]", v="[d, _]", e="[_, _]",
+    )  # fmt: skip
+    assert [c.kind for c in program.collectives] == ["all_reduce", "all_gather", "all_reduce"]
+    check_groups(program)
+    assert combined(program) == {"all_gather": 1, "all_reduce": 1}

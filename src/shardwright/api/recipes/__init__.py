@@ -97,7 +97,7 @@ RECIPES: Mapping[str, Recipe] = {
     "sequence": _tensor(sequence=True, cut=False),
     "fsdp+tp": _tensor(sequence=False, cut=True),
 }
-DISTINCT = tuple({recipe: name for name, recipe in reversed(RECIPES.items())}.values())[::-1]
+DISTINCT = tuple({recipe: name for name, recipe in reversed(list(RECIPES.items()))}.values())[::-1]
 """One name for each: whoever tries them all need not try one twice."""
 
 

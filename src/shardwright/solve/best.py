@@ -1,0 +1,105 @@
+"""`best_plan`: the planner's front door.
+
+A deep stack of equal layers is solved by its short one, everything else as it is.  With a limit of memory the plan
+without one is tried first; if it is too large, prices on bytes are searched for (`within`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from time import monotonic
+
+from ..cost.machine import Hardware
+from ..ir.graph import Graph
+from ..spec.mesh import DeviceMesh
+from ..spec.sharding import ShardingSpec
+from .assign import Assigner, Assignment
+from .layers import SIDES, find_layers
+from .stack import Stack
+from .within import Measure, fit
+
+Specs = Mapping[int, ShardingSpec]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a plan has to keep to, beside the machine."""
+
+    given: Specs
+    """Shardings that are fixed, by value."""
+    out_specs: Specs
+    """By output."""
+    most_gathered: int | None = None
+    """The most bytes that one all_gather may leave on a device."""
+    allows: Callable[[int, ShardingSpec], bool] | None = None
+    offer: Callable[[int, tuple[ShardingSpec, ...]], tuple[ShardingSpec, ...]] | None = None
+    """As `Assigner` has them; they speak of values one by one, so nothing is folded then."""
+    memory: int | None = None
+    """Bytes on a device."""
+
+
+def best_plan(
+    graph: Graph,
+    mesh: DeviceMesh,
+    hardware: Hardware,
+    asked: Asked | None = None,
+    *,
+    solver: str = "auto",
+    time_limit: float | None = None,
+    measure: Measure | None = None,
+) -> Assignment:
+    """The best plan for a graph; ``measure`` says what a plan's Program holds, where memory is limited."""
+    asked = asked or Asked({}, {})
+    began = monotonic()
+    for stack in _stacks(graph, mesh, hardware, asked) if solver in ("auto", "messages") else ():
+        found = stack.solve(time_limit)
+        if found is None:
+            continue
+        if asked.memory is None or measure is None or measure(found.complete) <= asked.memory:
+            return found
+        limit = _left(time_limit, began)
+        tight = fit(graph, stack.assigner, asked.memory, stack, asked.given, asked.out_specs, limit, measure)
+        if tight is not None:
+            return _no_better_than(tight, found)
+    about = assigner_of(graph, mesh, hardware, asked)
+    free = about.solve(solver, time_limit)
+    if asked.memory is None or measure is None or measure(free.complete) <= asked.memory:
+        return free
+    limit = _left(time_limit, began)
+    kept = fit(graph, about, asked.memory, None, asked.given, asked.out_specs, limit, measure)
+    assert kept is not None
+    return _no_better_than(kept, free)
+
+
+def _no_better_than(tight: Assignment, free: Assignment) -> Assignment:
+    """A limit makes nothing cheaper."""
+    bound = min(max(tight.lower_bound, free.lower_bound), tight.objective)
+    return replace(tight, lower_bound=bound, seconds=tight.seconds + free.seconds)
+
+
+def _left(time_limit: float | None, began: float) -> float | None:
+    return None if time_limit is None else max(0.5, time_limit - (monotonic() - began))
+
+
+def assigner_of(graph: Graph, mesh: DeviceMesh, hardware: Hardware, asked: Asked) -> Assigner:
+    """The numeric problem of a graph as it is, without a limit of memory."""
+    return Assigner(
+        graph, mesh, hardware, asked.given, asked.out_specs, allows=asked.allows, offer=asked.offer,
+        most_gathered=asked.most_gathered,
+    )  # fmt: skip
+
+
+def _stacks(graph: Graph, mesh: DeviceMesh, hardware: Hardware, asked: Asked) -> Iterator[Stack]:
+    """Short stacks for a deep one, with more and more layers kept."""
+    if asked.allows is not None or asked.offer is not None:
+        return
+    layers = find_layers(graph, asked.given)
+    for sides in SIDES if layers is not None else ():
+        assert layers is not None
+        short = layers.short(*sides)
+        given = {short.values[value]: spec for value, spec in asked.given.items() if value in short.values}
+        outs = {short.outputs[i]: spec for i, spec in asked.out_specs.items() if i in short.outputs}
+        if len(outs) == len(asked.out_specs):
+            mine = replace(asked, given=given, out_specs=outs)
+            yield Stack(short, assigner_of(short.graph, mesh, hardware, mine))
