@@ -14,7 +14,7 @@ import numpy as np
 from .compact import Compact
 from .numeric.lots import Link, Lots
 from .numeric.problem import Ints
-from .window import BLUR, ROUND, STILL, SWEEPS, whole
+from .window import ROUND, STILL, SWEEPS, blur, whole
 
 Row = tuple[int, int, int]
 """An edge: a member of one lot, one of the other, and the edge of the short problem that it stands for."""
@@ -197,7 +197,7 @@ class Deep:
                 price = lots.evaluate(other)
                 if price < cost:
                     picks, cost = other, price
-                if cost <= whole(best) + 2 * BLUR or since >= STILL or late:
+                if cost - best <= blur(best) or since >= STILL or late:
                     break
         return picks, cost, best, late
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from time import monotonic
 from typing import Any
 
@@ -165,8 +166,12 @@ class DeepPlan:
             }
         return self._known_inputs
 
+    @cached_property
+    def seen(self) -> list[tuple[int, int, tuple[int, ...]]]:
+        """For each value of the deep graph: the short graph's, where its maker's choice puts it, and what is wanted."""
+        return [self._seen(v) for v in range(len(self.graph.values))]
+
     def _seen(self, value: int) -> tuple[int, int, tuple[int, ...]]:
-        """For a value of the deep graph: the short graph's, where its maker's choice puts it, and what is wanted."""
         stack, layer = self.stack, self.layers.value_layer(value)
         small = self.counterpart(value)
         demand = stack.assigner.demands[small]
@@ -212,8 +217,7 @@ class DeepPlan:
         for n, layer in enumerate(self.layers.layer):
             variable = self.variable(n)
             total += about.ways[variable][self.choices[layer][variable]].time
-        for v in range(len(self.graph.values)):
-            small, source, wanted = self._seen(v)
+        for small, source, wanted in self.seen:
             demand = about.demands[small]
             if demand.settle is not None:
                 total += int(demand.settle[source])
@@ -255,8 +259,7 @@ class DeepPlan:
             asked = about.out_specs.get(self.stack.short.outputs.get(i, -1))
             outputs.append(asked.closed() if asked is not None else finished(home[value]))
         sources: dict[int, dict[ShardingSpec, ShardingSpec]] = {}
-        for v in range(len(graph.values)):
-            small, source, wanted = self._seen(v)
+        for v, (small, source, wanted) in enumerate(self.seen):
             if wanted:
                 demand = about.demands[small]
                 tree = demand.routes.tree(int(demand.made[source]), wanted)[1]

@@ -57,9 +57,14 @@ class Passed:
         return min(self.cost, whole(self.bound))
 
 
+def blur(bound: float) -> float:
+    """What sums of floats about this large may be off by."""
+    return BLUR + 2e-13 * abs(bound)
+
+
 def whole(bound: float) -> int:
     """The least whole number that a bound allows, less what floats may have blurred."""
-    return ceil(bound - BLUR - 1e-13 * abs(bound))
+    return ceil(bound - blur(bound))
 
 
 def pass_messages(problem: NumericProblem, seconds: float | None = None) -> Passed:
@@ -69,15 +74,15 @@ def pass_messages(problem: NumericProblem, seconds: float | None = None) -> Pass
     found = Passed(messages, np.zeros(problem.nodes, np.int64), 1 << 62, -inf)
     best, since = -inf, 0
     for sweep in range(1, SWEEPS + 1):
-        found.bound = messages.sweep()
-        since = 0 if found.bound > best + max(2.0, 1e-9 * abs(best)) else since + 1
-        best = max(best, found.bound)
+        bound = messages.sweep()
+        since = 0 if bound > best + max(2.0, 1e-9 * abs(best)) else since + 1
+        best = found.bound = max(best, bound)
         if sweep % ROUND == 0 or since == STILL:
             choice = messages.round()
             value = problem.evaluate(choice)
             if value.feasible and value.cost < found.cost:
                 found.choice, found.cost = choice, value.cost
-            if found.cost <= whole(found.bound) + 2 * BLUR or since >= STILL:
+            if found.cost - best <= blur(best) or since >= STILL:
                 break
         if monotonic() > until:
             found.late = True
@@ -98,7 +103,7 @@ def solve_core(
             return Core(exact, problem.evaluate(exact).cost, "elimination", False)
     if solver in ("auto", "messages"):
         passed = pass_messages(problem, time_limit)
-        if passed.cost - passed.lower_bound <= 2 * BLUR:
+        if passed.cost - passed.bound <= blur(passed.bound):
             return Core(passed.choice.tolist(), passed.lower_bound, "messages", False)
     found = solve(problem, solver, time_limit, tell)
     return Core(found.choice, found.lower_bound, found.solver, found.timed_out)

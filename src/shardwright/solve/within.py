@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from time import monotonic
 
 import numpy as np
@@ -38,8 +39,10 @@ PRICES = 14
 """So many prices are tried at most."""
 ROUNDS = 4
 """So often the limit is lowered where the Program itself holds more than was counted."""
-MOMENTS = 3
-"""So many moments get a price at most."""
+MOVES = 2
+"""So often the price is moved to another moment."""
+NEAR = 10
+"""A moment at which 1/1024 more is held than where the price stands is no better one."""
 HOPELESS = 8
 """If the bound is so many times what a plan without a limit costs, none fits."""
 Measure = Callable[[Complete], int]
@@ -100,6 +103,7 @@ class Within:
 
     # -- the search ---------------------------------------------------------------------------------------
 
+    @cached_property
     def candidates(self) -> Sequence[int]:
         """Moments that may get a price: in a stack, those at which all layers left out are alike."""
         if self.stack is None:
@@ -131,12 +135,11 @@ class Within:
         if int(free.held.max()) <= limit:
             return free.flat, free, False
         if not self.moments:
-            allowed = self.candidates()
-            self.moments = [max(allowed, key=lambda t: int(free.held[t]))]
+            self.moments = [max(self.candidates, key=lambda t: int(free.held[t]))]
         low = free
         if high is not None and int(high.held.max()) > limit:
             low, high = high, None
-        tried = 0
+        tried = moved = 0
         late = False
         while tried < PRICES:
             tried += 1
@@ -160,15 +163,17 @@ class Within:
                 same = [one for one in (low, high) if one.cost == found.cost and (one.held == found.held).all()]
                 if same:
                     break
+            worst = self._worst(found)
+            if worst is not None and moved < MOVES:
+                # The price stands at the wrong moment: what was found with it is no line of the right one.
+                moved += 1
+                self.moments, low = [worst], found
+                high = found if int(found.held.max()) <= limit else None
+                continue
             if int(found.held.max()) <= limit:
                 high = found
-                continue
-            worst = self._worst(found, limit)
-            if worst is not None and len(self.moments) < MOMENTS:
-                self.moments.append(worst)
-                low, high = free, None
-                continue
-            low = found
+            else:
+                low = found
         if high is None:
             raise PlanInfeasible("no plan was found that fits in memory")
         return mix(low.flat, high.flat, limit), high, late
@@ -176,11 +181,11 @@ class Within:
     def _bytes(self, tried: Tried) -> int:
         return int(sum(tried.held[t] for t in self.moments))
 
-    def _worst(self, tried: Tried, limit: int) -> int | None:
-        """A moment at which too much is held though it has no price, where those that have one are in order."""
-        if any(int(tried.held[t]) > limit for t in self.moments):
-            return None
-        return max(self.candidates(), key=lambda t: int(tried.held[t]))
+    def _worst(self, tried: Tried) -> int | None:
+        """A moment at which more is held than where the price stands; None if there is none to speak of."""
+        worst = max(self.candidates, key=lambda t: int(tried.held[t]))
+        here = max(int(tried.held[t]) for t in self.moments)
+        return worst if int(tried.held[worst]) > here + (here >> NEAR) else None
 
 
 class _Priced(Extra):

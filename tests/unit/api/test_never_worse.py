@@ -34,9 +34,9 @@ LARGE = {
 SMALL = {name: zoo.CASES[name][:2] for name in ("experts", "cell", "unet", "recommender")}
 MODELS = {**LARGE, **SMALL}
 LIMITS = [
-    ("llama", "d=4", "zero3"), ("llama", "x=2, y=2", "sequence"), ("llama odd", "x=2, y=2", "fsdp+tp"),
+    ("llama", "d=4", "zero3"), ("llama", "d=4", "dp"), ("llama odd", "x=2, y=2", "fsdp+tp"),
     ("gpt2", "d=4", "megatron"), ("gpt2", "x=2, y=2", "zero1"), ("resnet", "d=4", "replicated"),
-    ("resnet", "x=2, y=2", "dp"),
+    ("resnet", "x=2, y=2", "sequence"),
 ]  # fmt: skip
 """Large model, mesh, and the recipe whose need is the limit."""
 
