@@ -67,6 +67,8 @@ class Plan:
     outputs: tuple[str, ...]
     copies: Mapping[int, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     """Of values the copies that are made, each with the one that it is made from."""
+    kept: Mapping[int, str] = field(default_factory=dict)
+    """Of values that are kept in one sharding which that is."""
     cost: PlanCost = field(default_factory=lambda: PlanCost(0, 0))
     memory: int = 0
     """Peak bytes of a device."""
@@ -99,6 +101,7 @@ class Plan:
                 str(value): [[number(text) for text in pair] for pair in pairs]
                 for value, pairs in sorted(self.copies.items())
             },
+            "kept": {str(value): number(text) for value, text in sorted(self.kept.items())},
             "cost": {f.name: getattr(self.cost, f.name) for f in fields(PlanCost)},
             "memory": self.memory, "lower_bound": self.lower_bound, "solver": self.solver,
             "timed_out": self.timed_out, "notes": list(self.notes), "texts": [],
@@ -111,8 +114,8 @@ class Plan:
         """Read strictly: another version, unknown fields, NaN or duplicate keys are refused."""
         needed: dict[str, Any] = {
             "format": str, "version": int, "program": str, "name": str, "mesh": str, "hardware": str, "inputs": dict,
-            "nodes": list, "outputs": list, "copies": dict, "cost": dict, "memory": int, "lower_bound": int,
-            "solver": str, "timed_out": bool, "notes": list, "texts": list,
+            "nodes": list, "outputs": list, "copies": dict, "kept": dict, "cost": dict, "memory": int,
+            "lower_bound": int, "solver": str, "timed_out": bool, "notes": list, "texts": list,
         }  # fmt: skip
         record = strict_loads(text)
         if isinstance(record, dict) and (record.get("format"), record.get("version")) != (FORMAT, VERSION):
@@ -145,7 +148,8 @@ class Plan:
             record["program"], record["name"], record["mesh"], record["hardware"],
             {name: said(number) for name, number in record["inputs"].items()}, tuple(nodes),
             tuple(map(said, record["outputs"])),
-            {_whole(value): tuple(map(pair, pairs)) for value, pairs in record["copies"].items()}, PlanCost(**cost),
+            {_whole(value): tuple(map(pair, pairs)) for value, pairs in record["copies"].items()},
+            {_whole(value): said(number) for value, number in record["kept"].items()}, PlanCost(**cost),
             record["memory"], record["lower_bound"], record["solver"], record["timed_out"], tuple(record["notes"]),
         )  # fmt: skip
         mesh = DeviceMesh(plan.mesh)

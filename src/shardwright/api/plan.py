@@ -164,7 +164,8 @@ def _planned(problem: Problem, found: Solved) -> Planned:
     inputs = {graph.values[v].name: str(spec) for v, spec in zip(graph.inputs, complete.inputs)}
     made = Plan(
         program_hash(problem.source.graph), graph.name, str(problem.mesh), problem.hardware.name, inputs, nodes,
-        tuple(map(str, complete.outputs)), _sources_text(complete), best.cost, best.memory,
+        tuple(map(str, complete.outputs)), _sources_text(complete),
+        {value: str(spec) for value, spec in complete.kept.items()}, best.cost, best.memory,
         min(found.bound, best.cost.objective), found.solver, found.timed_out, complete.notes,
     )  # fmt: skip
     return Planned(made, problem, complete, best.program)
@@ -200,7 +201,8 @@ def _complete(read: Plan, graph: Graph, mesh: DeviceMesh) -> Complete:
         value: {spec(made, value): spec(source, value) for made, source in pairs}
         for value, pairs in read.copies.items()
     }
-    return Complete(graph, mesh, inputs, tuple(decisions), outputs, read.notes, 0, sources)
+    kept = {value: spec(text, value) for value, text in read.kept.items()}
+    return Complete(graph, mesh, inputs, tuple(decisions), outputs, read.notes, 0, sources, kept)
 
 
 def _sources_text(complete: Complete) -> dict[int, tuple[tuple[str, str], ...]]:

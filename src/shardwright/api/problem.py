@@ -29,7 +29,7 @@ from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
 from .compile import bind_specs, compile_graph, read_constraints, simple_complete
 from .constraints import Terms, Word, admits, broken, is_open, memory_word, read_words, splits, terms_of
-from .recipes import RECIPES, recipe_said
+from .recipes import DISTINCT, recipe_said
 from .shard_map import in_specs_by_position, spread, uses_torch
 
 SIMPLE = "simple"
@@ -259,7 +259,7 @@ class Problem:
             found = None
         else:
             bound = found.bound
-        for name in RECIPES:
+        for name in DISTINCT:
             try:
                 other = self.by_recipe(name)
             except ShardwrightError:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from ..ir.graph import Attrs, Graph, Node, Operand, TensorType
 from ..ir.program import Instr, Local, Program, check_program
-from ..propagate.complete import Complete, Decision
+from ..propagate.complete import Complete, Decision, held_by_caller
 from ..spec.axes import Axes
 from ..spec.hops import steps_to
 from ..spec.reshard import Step
@@ -62,13 +62,16 @@ class Lowering:
     copies: dict[int, dict[ShardingSpec, int]] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
 
+    def __post_init__(self) -> None:
+        self.held = held_by_caller(self.complete) if self.complete.kept else {}
+
     def node(self, decision: Decision) -> None:
         node = self.graph.nodes[decision.node]
         copies = self.reshard_inputs(node, decision)
         operands = self.get_shard_args(node, copies)
         made = self.run_locally(node, decision, operands)
         self.create_sharded_output(node, decision, made)
-        if self.complete.passing:
+        if self.complete.kept:
             self.let_go(node)
 
     # -- the four steps ---------------------------------------------------------------------------------
@@ -119,10 +122,16 @@ class Lowering:
                 del self.copies[value][spec.closed()]
 
     def let_go(self, node: Node) -> None:
-        """Forget copies that are not to be kept; what nobody reads any more, no device holds."""
+        """Forget copies that are not to be kept; what nobody reads any more, no device holds.
+
+        What the caller holds anyway stays at hand.
+        """
         for value in dict.fromkeys(node.inputs):
-            for spec in self.complete.passing.get(value, ()):
-                self.copies[value].pop(spec, None)
+            kept = self.complete.kept.get(value)
+            if kept is not None:
+                self.copy_in(value, kept, "kept")
+                at_hand = [kept.closed(), *self.held.get(value, ())]
+                self.copies[value] = {spec: local for spec, local in self.copies[value].items() if spec in at_hand}
 
     # -- parts ------------------------------------------------------------------------------------------
 

@@ -69,8 +69,16 @@ class Complete:
 
     Other copies are made from the one at hand from which fewest bytes are sent.
     """
-    passing: Mapping[int, frozenset[ShardingSpec]] = field(default_factory=dict)
-    """Copies of values that are let go after each node that asked for them, and made again for the next."""
+    kept: Mapping[int, ShardingSpec] = field(default_factory=dict)
+    """Values that are kept in one sharding once they are read: copies in others are let go after each node that asked
+    for them, and made again for the next."""
+
+
+def held_by_caller(made: Complete) -> dict[int, list[ShardingSpec]]:
+    """Inputs that a step does not update, as they lie: they are there to the end, whatever is made of them."""
+    renewed = {i for i, _ in made.graph.updates}
+    pairs = enumerate(zip(made.graph.inputs, made.inputs))
+    return {value: [spec.closed()] for i, (value, spec) in pairs if i not in renewed}
 
 
 def complete(

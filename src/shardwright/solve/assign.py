@@ -48,6 +48,8 @@ from .window import solve_core
 
 FINE = 60
 """The bound counts in such parts of a picosecond, or what is lost in dividing would keep gaps open."""
+NEAR = 1e-8
+"""A plan this near to the bound, as a part of what it costs, is as good as the best."""
 POLISH = 4_000
 """The most ways in a graph of which single changes are tried."""
 Ways = tuple[Way, ...]
@@ -348,12 +350,12 @@ class Assigner:
         bound = self.optimum(True, solver, left(0.5), tell)
         best, timed_out = bound, bound.timed_out
         choice, objective = bound.choice, self.objective(bound.choice)
-        if objective > bound.lower_bound:
+        if objective - bound.lower_bound > NEAR * objective:
             other = self.optimum(False, solver, left(1.0), tell)
             timed_out = timed_out or other.timed_out
             if self.objective(other.choice) < objective:
                 best, choice, objective = other, other.choice, self.objective(other.choice)
-        if objective > bound.lower_bound and sum(map(len, self.ways)) <= POLISH:
+        if objective - bound.lower_bound > NEAR * objective and sum(map(len, self.ways)) <= POLISH:
             choice = polish(self, choice, left(1.0))
             objective = self.objective(choice)
         if objective >= TOO_DEAR:

@@ -14,7 +14,7 @@ import numpy as np
 from .compact import Compact
 from .numeric.lots import Link, Lots
 from .numeric.problem import Ints
-from .window import ROUND, STILL, SWEEPS, blur, whole
+from .window import sweep
 
 Row = tuple[int, int, int]
 """An edge: a member of one lot, one of the other, and the edge of the short problem that it stands for."""
@@ -178,28 +178,10 @@ class Deep:
         until = float("inf") if seconds is None else monotonic() + seconds
         if self.out:
             shallow = Deep(self.inner, 0)
-            shallow._sweep(until)
+            sweep(shallow.lots, until)
             self.start_from(shallow)
-        picks, cost, bound, late = self._sweep(until)
-        return DeepChoice(self, picks, cost + self.offset, min(cost, whole(bound)) + self.offset, late)
-
-    def _sweep(self, until: float) -> tuple[list[Ints], int, float, bool]:
-        """The best choice, its cost, the bound, and whether time was up."""
-        lots = self.lots
-        picks, cost, best, since = lots.round(), 1 << 62, -float("inf"), 0
-        for sweep in range(1, SWEEPS + 1):
-            bound = lots.sweep()
-            since = 0 if bound > best + max(2.0, 1e-9 * abs(best)) else since + 1
-            best = max(best, bound)
-            late = monotonic() > until
-            if sweep % ROUND == 2 or since == STILL or late:
-                other = lots.round()
-                price = lots.evaluate(other)
-                if price < cost:
-                    picks, cost = other, price
-                if cost - best <= blur(best) or since >= STILL or late:
-                    break
-        return picks, cost, best, late
+        found = sweep(self.lots, until)
+        return DeepChoice(self, found.picks, found.cost + self.offset, found.lower_bound + self.offset, found.late)
 
 
 @dataclass(frozen=True)

@@ -226,7 +226,7 @@ class Flat:
             decisions.append(Decision(n, frame.rules[n], way.axes, way.operands, way.results, homes))
         outputs = tuple(self.output(i) for i in range(len(graph.outputs)))
         sources: dict[int, dict[ShardingSpec, ShardingSpec]] = {}
-        passing: dict[int, frozenset[ShardingSpec]] = {}
+        kept: dict[int, ShardingSpec] = {}
         for v in range(len(graph.values)):
             routes, home = self.frame.routes(v), self.home(v)
             wanted = self.wanted(v)
@@ -245,10 +245,6 @@ class Flat:
             if copies:
                 sources[v] = copies
             if len(wanted) > 1:
-                loose = {spec for spec in copies if spec != hub}
-                if home != hub and v not in frame.lives.stays:
-                    loose.add(home)
-                if loose:
-                    passing[v] = frozenset(loose)
+                kept[v] = hub
         inputs = tuple(self.lying[value] for value in graph.inputs)
-        return Complete(graph, mesh, inputs, tuple(decisions), outputs, (), 0, sources, passing)
+        return Complete(graph, mesh, inputs, tuple(decisions), outputs, (), 0, sources, kept)

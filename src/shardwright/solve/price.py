@@ -14,7 +14,7 @@ from ..cost.machine import Hardware
 from ..cost.memory import local_bytes
 from ..cost.program import ProgramCost
 from ..ir.graph import Graph, Node, TensorType
-from ..propagate.complete import Complete, Decision
+from ..propagate.complete import Complete, Decision, held_by_caller
 from ..propagate.parts import complete_parts, in_parts, parts_of
 from ..rules.registry import find
 from ..spec.axes import Axes
@@ -70,6 +70,7 @@ class _Copies:
         self.held: dict[int, list[ShardingSpec]] = {}
         self.times: dict[object, int] = {}
         self.graph: Graph = self.complete.graph
+        self.stays = held_by_caller(self.complete) if self.complete.kept else {}
 
     def run(self) -> ProgramCost:
         for value, spec in zip(self.graph.inputs, self.complete.inputs):
@@ -96,10 +97,12 @@ class _Copies:
             if not home.same_layout(made):
                 self.copy(value, home)
                 self.held[value].remove(made.closed())
-        for value in node.inputs:
-            passing = self.complete.passing.get(value)
-            if passing:
-                self.held[value] = [spec for spec in self.held[value] if spec not in passing]
+        for value in dict.fromkeys(node.inputs) if self.complete.kept else ():
+            kept = self.complete.kept.get(value)
+            if kept is not None:
+                self.copy(value, kept)
+                at_hand = [kept.closed(), *self.stays.get(value, ())]
+                self.held[value] = [spec for spec in self.held[value] if spec in at_hand]
 
     def time(self, node: Node, decision: Decision) -> int:
         """Equal layers' decisions are often the same objects, which the decisions keep."""

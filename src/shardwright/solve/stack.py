@@ -17,7 +17,7 @@ from typing import Any
 from ..errors import PlanInfeasible
 from ..propagate.complete import Complete, Decision
 from ..spec.sharding import ShardingSpec
-from .assign import FINE, Assigner, Assignment, Extra, Optimum, Terms
+from .assign import FINE, NEAR, Assigner, Assignment, Extra, Optimum, Terms
 from .compact import Compact, compact
 from .deep import Deep, Inner
 from .demand import finished
@@ -92,7 +92,7 @@ class Stack:
             return None
         bound, best = first
         timed_out = bound.timed_out
-        if best.objective > bound.lower_bound:
+        if best.objective - bound.lower_bound > NEAR * best.objective:
             left = None if time_limit is None else max(0.1, time_limit - (monotonic() - began))
             second = self.optimum(False, left)
             if second is not None:

@@ -1,7 +1,8 @@
 """Solve a compacted problem: by elimination where tables stay small, else by message passing, else by all there is.
 
 Of plans' problems the linear relaxation is nearly always integral, so that message passing alone finds the optimum and
-proves it.  What it proves it with, the messages, serves for deeper stacks of the same layers too (`stack`).
+proves it.  Where many choices are equally good (two mesh axes that are alike), rounding would mix them; so when the
+bound stands still, strategies that come first are preferred by next to nothing for a while.
 """
 
 from __future__ import annotations
@@ -15,17 +16,21 @@ import numpy as np
 
 from .bucket import eliminate
 from .numeric import NumericProblem, Progress, solve
-from .numeric.messages import Messages
+from .numeric.lots import Link, Lots
 from .numeric.problem import Ints
 
-SWEEPS = 400
+SWEEPS = 300
 """At most so many sweeps."""
 ROUND = 4
 """After so many sweeps a choice is rounded."""
-STILL = 24
-"""After so many sweeps that raise the bound by nothing to speak of, no more are made."""
+STILL = 6
+"""After so many sweeps that raise the bound by nothing to speak of, it stands still."""
+NUDGED = 48
+"""So many sweeps are then made with a preference."""
 BLUR = 4.0
 """What rounding in sums of floats may amount to, in the problem's unit."""
+CLOSE = 1e-4
+"""A choice this close to the bound, as a part of it, is good enough to go on from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +44,22 @@ class Core:
 
 
 @dataclass
-class Passed:
-    """The state of message passing: the best choice, its cost, and the bound."""
+class Swept:
+    """The best choice, what it costs, and the bound."""
 
-    messages: Messages
-    choice: Ints
+    picks: list[Ints]
     cost: int
     bound: float
     late: bool = False
 
     @property
-    def optimal(self) -> bool:
-        return self.cost <= self.lower_bound
+    def settled(self) -> bool:
+        """Whether the two meet."""
+        return self.cost - self.bound <= blur(self.bound)
 
     @property
     def lower_bound(self) -> int:
-        return min(self.cost, whole(self.bound))
+        return min(self.cost, ceil(self.bound - blur(self.bound)))
 
 
 def blur(bound: float) -> float:
@@ -62,32 +67,44 @@ def blur(bound: float) -> float:
     return BLUR + 2e-13 * abs(bound)
 
 
-def whole(bound: float) -> int:
-    """The least whole number that a bound allows, less what floats may have blurred."""
-    return ceil(bound - blur(bound))
-
-
-def pass_messages(problem: NumericProblem, seconds: float | None = None) -> Passed:
-    """Sweep until bound and choice meet, the bound stands still, or time is up."""
-    until = inf if seconds is None else monotonic() + seconds
-    messages = Messages(problem)
-    found = Passed(messages, np.zeros(problem.nodes, np.int64), 1 << 62, -inf)
-    best, since = -inf, 0
-    for sweep in range(1, SWEEPS + 1):
-        bound = messages.sweep()
-        since = 0 if bound > best + max(2.0, 1e-9 * abs(best)) else since + 1
-        best = found.bound = max(best, bound)
-        if sweep % ROUND == 0 or since == STILL:
-            choice = messages.round()
-            value = problem.evaluate(choice)
-            if value.feasible and value.cost < found.cost:
-                found.choice, found.cost = choice, value.cost
-            if found.cost - best <= blur(best) or since >= STILL:
-                break
-        if monotonic() > until:
-            found.late = True
+def sweep(lots: Lots, until: float = inf) -> Swept:
+    """Sweep until bound and choice meet, or nothing more comes of it, or time is up."""
+    found = Swept(lots.round(), 1 << 62, -inf)
+    since = nudged = 0
+    for turn in range(1, SWEEPS + 1):
+        bound = lots.sweep()
+        found.late = monotonic() > until
+        if not nudged:
+            since = 0 if bound > found.bound + max(2.0, 1e-7 * abs(found.bound)) else since + 1
+            found.bound = max(found.bound, bound)
+        if turn % ROUND == 2 or since == STILL or found.late:
+            picks = lots.round()
+            cost = lots.evaluate(picks)
+            if cost < found.cost:
+                found.picks, found.cost = picks, cost
+        if found.settled or found.late:
             break
+        if nudged:
+            nudged -= 1
+            if nudged == 0 or found.cost - found.bound <= CLOSE * abs(found.bound):
+                break
+        elif since >= STILL:
+            nudged = NUDGED
+            lots.nudge(1e-9 * max(1.0, abs(found.bound)))
+    if nudged or lots.nudged:
+        lots.nudge(0.0)
+        for _ in range(STILL):
+            if found.settled or monotonic() > until:
+                break
+            found.bound = max(found.bound, lots.sweep())
     return found
+
+
+def lots_of(problem: NumericProblem) -> Lots:
+    """Every variable for itself."""
+    costs = [row[None] for row in problem.costs]
+    zero = np.zeros(1, np.int64)
+    return Lots(costs, [Link(edge.first, edge.second, zero, zero, edge.table) for edge in problem.edges])
 
 
 def solve_core(
@@ -101,9 +118,11 @@ def solve_core(
         exact = eliminate(problem)
         if exact is not None:
             return Core(exact, problem.evaluate(exact).cost, "elimination", False)
+    start: list[int] | None = None
     if solver in ("auto", "messages"):
-        passed = pass_messages(problem, time_limit)
-        if passed.cost - passed.bound <= blur(passed.bound):
-            return Core(passed.choice.tolist(), passed.lower_bound, "messages", False)
-    found = solve(problem, solver, time_limit, tell)
+        swept = sweep(lots_of(problem), inf if time_limit is None else monotonic() + time_limit)
+        start = [int(pick[0]) for pick in swept.picks]
+        if swept.settled or swept.late or swept.cost - swept.bound <= CLOSE * abs(swept.bound):
+            return Core(start, swept.lower_bound, "messages", swept.late)
+    found = solve(problem, solver, time_limit, tell, start=start)
     return Core(found.choice, found.lower_bound, found.solver, found.timed_out)

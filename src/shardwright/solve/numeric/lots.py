@@ -70,7 +70,7 @@ class Lots:
         """``costs`` of each lot: a row for each member."""
         self.lots = [_Lot(rows.astype(np.float64)) for rows in costs]
         self.costs, self.links = costs, links
-        self.bound = -np.inf
+        self.nudged = False
         self.boxes: list[tuple[Floats, Floats]] = []
         """Messages over each link's edges, to its first and to its second lot."""
         for number, link in enumerate(links):
@@ -97,12 +97,18 @@ class Lots:
                 counts.append(found)
             lot.share = 1.0 / np.maximum(1.0, np.maximum(*counts))
 
+    def nudge(self, by: float) -> None:
+        """Prefer strategies that come first, by this much from the first to the last; 0: no more."""
+        self.nudged = by > 0
+        for lot, rows in zip(self.lots, self.costs):
+            size = rows.shape[1]
+            lot.unary = rows + by * np.arange(size) / max(1, size - 1)
+
     def sweep(self) -> float:
-        """Forward and back once; returns the bound, which is also kept."""
+        """Forward and back once; returns the bound."""
         for lot in self.lots:
             self._send(lot, lot.ahead)
-        self.bound = sum(self._send(lot, lot.behind) for lot in reversed(self.lots))
-        return self.bound
+        return sum(self._send(lot, lot.behind) for lot in reversed(self.lots))
 
     def _send(self, lot: _Lot, sides: Sequence[_Side]) -> float:
         sums = lot.sums()

@@ -217,28 +217,6 @@ class Messages:
             nodes[self.of(node)] -= least
         return constant, nodes, edges
 
-    def settled(self) -> tuple[float, Floats, list[tuple[Floats, Floats]]]:
-        """After a sweep: what is below all costs (without prices), each node's terms, and the messages that say so.
-
-        A node's terms are its costs and all messages to it; an edge's are its table less the two messages over it.
-        The least of all of them add up to the bound.
-        """
-        spread = np.zeros(self.states)
-        for place, node in enumerate(self.nodes):
-            sums = node.unary + node.messages.sum(0)
-            spread[self.of(place)] = (sums - sums.min()) * node.share
-        nodes, over = self.base.copy(), []
-        bound = 0.0
-        for number, edge in enumerate(self.problem.edges):
-            to_first, to_second = self._over(number)
-            lowered = to_second - spread[self.of(edge.second)]
-            nodes[self.of(edge.first)] += to_first
-            nodes[self.of(edge.second)] += lowered
-            over.append((to_first.copy(), lowered))
-            bound += float((self.tables[number] - to_first[:, None] - lowered).min())
-        bound += sum(float(nodes[self.of(place)].min()) for place in range(self.problem.nodes))
-        return bound, nodes, over
-
     def _over(self, number: int) -> tuple[Floats, Floats]:
         """The messages over an edge, to its first and to its second node."""
         edge = self.problem.edges[number]
