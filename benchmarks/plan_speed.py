@@ -1,12 +1,12 @@
 """How long planning a Llama-3-8B training step takes, without capture, and how good the plan is.
 
-    python benchmarks/plan_speed.py                       # the targets' cases that fit in a few minutes
+    python benchmarks/plan_speed.py                       # the targets' cases
     python benchmarks/plan_speed.py --layers 4 --mesh x=4,y=8 --memory 60
+    python benchmarks/plan_speed.py --equal               # network as fast as the node: axes that are nearly equal
 
-One AdamW step of ``--layers`` decoder blocks between embedding and head, bf16, batch 8 x 4096.  Columns: `ways` lists
-the ways of all nodes, `problem` prices all moves and writes down the problem of the bound, `bound` solves it, `solve`
-brings the solution back, and where that costs more than the bound solves for the plan too; seconds of one core.  `gap`
-is how far the plan may lie above the best, `peak` the most memory that the process held.
+One AdamW step of ``--layers`` decoder blocks between embedding and head, bf16, batch 8 x 4096.  `seconds` are those of
+one core, without lowering; `gap` is how far the plan may lie above the best, `peak` the most memory that the process
+held so far, `holds` what the plan holds on a device.  Every plan is lowered and priced again from its Program.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import importlib.util
 import os
 import resource
 import time
-from itertools import pairwise
+from dataclasses import replace
 from math import prod
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -26,14 +26,20 @@ import torch
 import transformers
 
 from shardwright import DeviceMesh
-from shardwright.cost import hardware_of, program_cost
+from shardwright.cost import RESIDENT, Hardware, hardware_of, program_cost, program_memory
 from shardwright.frontends.torch import capture_step
 from shardwright.ir.graph import Graph
 from shardwright.lower import lower
-from shardwright.solve.assign import Assigner
+from shardwright.propagate.complete import Complete
+from shardwright.solve.best import Asked, best_plan
 
-CASES = [(1, "d=8"), (1, "x=4,y=8"), (4, "d=8"), (32, "d=8")]
-COLUMNS = ("layers", "mesh", "nodes", "ways", "problem", "bound", "solve", "total", "cost ms", "gap", "solver", "peak")
+CASES: list[tuple[int, str, float | None]] = [
+    (1, "d=8", None), (1, "x=4,y=8", None), (1, "x=2,y=4,z=8", None),
+    (4, "d=8", None), (32, "d=8", None), (128, "d=8", None),
+    (4, "x=8,y=8", None), (32, "x=8,y=8", None), (32, "x=2,y=4,z=8", None),
+    (32, "d=8", 45), (32, "x=8,y=8", 14),
+]  # fmt: skip
+COLUMNS = ("layers", "mesh", "nodes", "limit", "seconds", "cost ms", "gap", "holds", "solver", "peak")
 
 
 def model_of(layers: int) -> torch.nn.Module:
@@ -54,29 +60,31 @@ def llama(layers: int) -> Graph:
 
 
 def measure(
-    graph: Graph, layers: int, mesh: str, hardware: str, memory: float | None, limit: float | None
+    graph: Graph, layers: int, mesh: str, about: Hardware, memory: float | None, limit: float | None
 ) -> list[str]:
-    about = hardware_of(hardware)
-    marks = [time.process_time()]
-    limit_bytes = None if memory is None else int(memory * 2**30)
-    assigner = Assigner(graph, DeviceMesh(mesh), about, memory=limit_bytes)
-    marks.append(time.process_time())
-    assigner.terms(bound=True)
-    marks.append(time.process_time())
-    assigner.optimum(True, "auto", limit)
-    marks.append(time.process_time())
-    again = time.process_time()
-    found = assigner.solve(time_limit=limit)
-    whole = time.process_time() - again
-    ways, problem, bound = (b - a for a, b in pairwise(marks))
-    rest = max(0.0, whole - bound)  # `solve` does the bound's part once more; its tables are there
-    priced = program_cost(lower(found.complete), about, graph)
-    assert priced.objective == found.cost.objective, "the price is not that of the Program"
+    lowering = 0.0
+
+    def held(complete: Complete) -> int:
+        nonlocal lowering
+        began = time.process_time()
+        found = program_memory(lower(complete), RESIDENT)
+        lowering += time.process_time() - began
+        return found
+
+    asked = Asked({}, {}, memory=None if memory is None else int(memory * 2**30))
+    began = time.process_time()
+    found = best_plan(graph, DeviceMesh(mesh), about, asked, time_limit=limit, measure=held)
+    seconds = time.process_time() - began - lowering
+    program = lower(found.complete)
+    assert program_cost(program, about, graph).objective == found.objective, "the price is not that of the Program"
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    seconds = [f"{s:.2f}" for s in (ways, problem, bound, rest, ways + problem + bound + rest)]
-    cost, gap = f"{found.cost.objective / 1e9:.3f}", f"{100 * found.gap:.4f}%"
     late = " (time limit)" if found.timed_out else ""
-    return [str(layers), mesh, str(len(graph.nodes)), *seconds, cost, gap, found.solver + late, f"{peak:.2f} GiB"]
+    holds = f"{program_memory(program, RESIDENT) / 2**30:.2f} GiB"
+    return [
+        str(layers), mesh, str(len(graph.nodes)), "-" if memory is None else f"{memory:g} GiB", f"{seconds:.2f}",
+        f"{found.objective / 1e9:.3f}", f"{100 * found.gap:.6f}%", holds,
+        found.solver + late, f"{peak:.2f} GiB",
+    ]  # fmt: skip
 
 
 def autoparallel(layers: int, mesh: str) -> str:
@@ -113,21 +121,26 @@ def main() -> None:
     parser.add_argument("--hardware", default="h100")
     parser.add_argument("--memory", type=float, help="GiB per device")
     parser.add_argument("--time-limit", type=float)
+    parser.add_argument("--equal", action="store_true", help="the network as fast as the links inside a node")
     told = parser.parse_args()
     torch.set_num_threads(1)
     # Asking for an op's parts imports much of torch once; that is not planning.
     importlib.import_module("torch._dynamo")
 
-    cases = CASES if told.layers is None else [(told.layers, told.mesh)]
+    cases = CASES if told.layers is None else [(told.layers, told.mesh, told.memory)]
+    about = hardware_of(told.hardware)
+    if told.equal:
+        about = replace(about, network=about.default_link)
+    best_plan(llama(1), DeviceMesh("d=2"), about)  # rules of ops are read once
     print("| " + " | ".join(COLUMNS) + " |")
     print("|" + "---|" * len(COLUMNS))
     graphs: dict[int, Graph] = {}
-    for layers, mesh in cases:
+    for layers, mesh, memory in cases:
         if layers not in graphs:
             graphs[layers] = llama(layers)
-        row = measure(graphs[layers], layers, mesh, told.hardware, told.memory, told.time_limit)
+        row = measure(graphs[layers], layers, mesh, about, memory, told.time_limit)
         print("| " + " | ".join(row) + " |", flush=True)
-    print(autoparallel(*cases[-1]))
+    print(autoparallel(*cases[-1][:2]))
 
 
 if __name__ == "__main__":

@@ -14,17 +14,24 @@ it says what its plan costs, not how far that is from the best.
 | `trial` | a plan tried out: seeds propagated, completed, priced |
 | `simple` | `SimpleSolver`, `Solution`, `solve`: the four phases and the local search |
 
-`Assigner` is exact: it builds a numeric problem of all ways to split every node, a second one that no plan beats, and
-solves both.
+`best_plan` is exact: it builds a numeric problem of all ways to split every node, a second one that no plan beats, and
+solves both.  Deep stacks of equal layers are solved by a short one, at nearly the same price.
 
 | file | what it holds |
 |---|---|
+| `best` | `best_plan`: the front door; `Asked`: what a plan has to keep to |
 | `space` | `Space`: the ways to split every node over all mesh axes together |
-| `routes` | `Routes`: what it costs to get from one sharding to another; copies for several readers |
+| `routes` | `Routes`: the cheapest ways between all shardings of a tensor, and trees of copies for several readers |
 | `demand` | `Demand`: how a value may lie once it is made, and in which shardings who wants it |
 | `assign` | `Assigner`: the numeric problems of a graph, and complete shardings from their solutions |
 | `compact` | a smaller problem with the same optimum, with the same work done once for equal layers |
-| `bucket` | the optimum by eliminating variables, likewise |
+| `window` | a compacted problem solved: elimination, message passing, or all that `numeric` has |
+| `bucket` | the optimum by eliminating variables, with the same work done once for equal parts |
+| `layers` | `find_layers`: repeats in a graph, checked; `Short`: a graph with fewer of them |
+| `stack`, `deep` | a deep stack by its short one: the problem put together again, solved, and decoded |
+| `flat` | `Flat`: plans that keep every value in one sharding, and what they hold at every moment |
+| `within`, `prices` | plans that fit in memory: the search for a price, and what bytes then cost |
+| `mixed` | between a plan that is too large and one that fits |
 | `polish` | single changes that pay, where the bound is not reached |
 | `tighten` | inputs that lie in less memory at the same price |
 | `price` | what complete shardings will cost when they are lowered |

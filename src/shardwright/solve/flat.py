@@ -42,6 +42,10 @@ class Life:
     def is_kept(self, moment: int) -> bool:
         return max(self.start, self.read) <= moment <= self.end
 
+    def turns(self, moment: int) -> bool:
+        """Whether this is when the one becomes the other: at least one of them is there."""
+        return self.lies(moment) and self.is_kept(moment)
+
 
 class Lives:
     """Of all values of a graph, by their own readers; what views add is `views`."""
@@ -193,14 +197,17 @@ class Flat:
             hub = self.hubs.get(v, home)
             same = hub == home
             base = lives.shows.get(v)
-            until = life.end if same else min(life.read, life.end)
+            # Who first reads what lies there does so before the hub is made of it; for all others that is gone then.
+            first = [self.ways[n].operands[place] for n, place in frame.readers[v] if n == life.read]
+            later = bool(first) and all(spec == home for spec in first)
+            until = self._last(v, home, life.end) if same else min(life.read - (not later), life.end)
             shared = -1
             if base is not None:
                 need = self.ways[life.start].operands[graph.nodes[life.start].inputs.index(base)]
                 resident = self.hubs.get(base, self.home(base))
                 if need == resident:
                     shared = kept[base]
-                elif base in lives.stays and need == self.lying.get(base):
+                elif need == self.home(base) and (base in lives.stays or life.start == lives.of[base].read):
                     shared = made[base]
             if shared >= 0:
                 made[v] = shared
@@ -208,13 +215,20 @@ class Flat:
             else:
                 made[v] = piece(home, v, life.start, lives.moments - 1 if v in lives.stays else until)
             kept[v] = made[v]
-            if not same and life.read <= life.end:
-                stop = max((n for n, _ in frame.readers[v]), default=life.read) if v in lives.stays else life.end
-                kept[v] = piece(hub, v, life.read, stop)
-        change = np.zeros(lives.moments + 1, np.int64)
-        np.add.at(change, np.array(start), np.array(size))
-        np.add.at(change, np.minimum(np.array(end), lives.moments - 1) + 1, -np.array(size))
+            # Of what the caller holds other copies are made from that, too; they are not counted.
+            if not same and life.read <= life.end and v not in lives.stays:
+                kept[v] = piece(hub, v, life.read + later, self._last(v, hub, life.end))
+        change = np.zeros(lives.moments + 2, np.int64)
+        begins, ends, sizes = np.array(start), np.minimum(np.array(end), lives.moments - 1), np.array(size)
+        there = begins <= ends
+        np.add.at(change, begins[there], sizes[there])
+        np.add.at(change, ends[there] + 1, -sizes[there])
         return np.cumsum(change)[: lives.moments]
+
+    def _last(self, value: int, spec: ShardingSpec, end: int) -> int:
+        """The last node that runs while a copy is there: one that makes its own of it runs when it is gone."""
+        last = [self.ways[n].operands[place] for n, place in self.frame.readers[value] if n == end]
+        return end if not last or spec in last else end - 1
 
     def decode(self, mesh: DeviceMesh) -> Complete:
         """Complete shardings, with copies made as the plan says."""

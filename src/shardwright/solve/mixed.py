@@ -7,7 +7,7 @@ the order of what they save for a byte; equal ones (of equal layers, mostly) are
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from .flat import Flat
@@ -103,6 +103,21 @@ def taking(low: Flat, high: Flat, some: Iterable[Part]) -> Flat:
             if v in low.hubs:
                 hubs[v] = low.hubs[v]
     return Flat(high.frame, ways, lying, hubs)
+
+
+def spliced(
+    first: Flat, second: Flat, node_place: Sequence[int], value_place: Callable[[int], int], until: int
+) -> Flat:
+    """What comes before a place as in the one plan, all else as in the other; -1 is nowhere."""
+    ways = [a if 0 <= place < until else b for a, b, place in zip(first.ways, second.ways, node_place)]
+    lying = {v: first.lying[v] if 0 <= value_place(v) < until else spec for v, spec in second.lying.items()}
+    found = Flat(second.frame, ways, lying, {})
+    for v, hub in second.hubs.items():
+        found.hubs[v] = first.hubs[v] if v in first.hubs and 0 <= value_place(v) < until else hub
+    for v in found.hubs:
+        if v in found.frame.lives.shows:
+            found.hubs[v] = found.home(v)
+    return found
 
 
 def _saved(low: Flat, high: Flat, part: Part) -> int:

@@ -11,30 +11,27 @@ if it is too large after all, the search goes on with less.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from time import monotonic
 
-import numpy as np
-
-from ..cost.memory import local_bytes
 from ..cost.overlap import graph_roles
 from ..errors import PlanInfeasible
 from ..ir.graph import Graph
 from ..propagate.complete import Complete
 from ..spec.sharding import ShardingSpec
-from .assign import Assigner, Assignment, Extra
-from .demand import Group
+from .assign import Assigner, Assignment
 from .flat import Flat, Frame
-from .mixed import mix
+from .mixed import mix, spliced
 from .numeric.problem import Ints
 from .price import price
+from .prices import SCALE, Priced
 from .routes import TOO_DEAR
+from .space import Way
 from .stack import DeepPlan, Stack
 
-SCALE = 1 << 20
-"""Prices are whole numbers of this part of a picosecond a byte."""
 PRICES = 14
 """So many prices are tried at most."""
 ROUNDS = 4
@@ -43,6 +40,15 @@ MOVES = 2
 """So often the price is moved to another moment."""
 NEAR = 10
 """A moment at which 1/1024 more is held than where the price stands is no better one."""
+NOT_FOUND = "no plan was found that fits in memory"
+CLIMBED = 300
+"""The most ways in a graph of which single changes are tried."""
+CUTS = 12
+"""So many places are tried at which one plan gives way to another."""
+PAIRED = 2
+"""So many plans that fit are mixed with so many that do not."""
+WIDE = 0.01
+"""A gap, as a part of the bound, that is worth some more prices."""
 HOPELESS = 8
 """If the bound is so many times what a plan without a limit costs, none fits."""
 Measure = Callable[[Complete], int]
@@ -72,30 +78,35 @@ class Within:
     stack: Stack | None = None
     moments: list[int] = field(default_factory=list)
     bound: int = 0
+    tried: list[Tried] = field(default_factory=list)
     arrays: dict[object, Ints] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.was = list(range(len(self.about.graph.values)))
+        self.nodes: Sequence[int] = range(len(self.about.graph.nodes))
         if self.stack is not None:
             self.was = [self.stack.was[v] for v in self.was]
+            self.nodes = self.stack.short.kept
 
     # -- one price ----------------------------------------------------------------------------------------
 
     def at(self, price: int, seconds: float | None) -> Tried:
         """The best plan with a price on bytes."""
-        extra = _Priced(self, price)
+        extra = Priced(self.about, self.frame.lives, self.was, self.nodes, self.moments, price, self.arrays)
         if self.stack is not None:
             found = self.stack.optimum(False, seconds, extra)
             if found is not None:
                 least, plan = found
                 flat = flat_of(self.frame, self.about, plan)
                 self._raise(least.lower_bound, price)
-                return Tried(price, flat, flat.cost, flat.held())
+                self.tried.append(Tried(price, flat, flat.cost, flat.held()))
+                return self.tried[-1]
             raise _Irregular
         best = self.about.optimum(False, "auto", seconds, None, extra)
         self._raise(best.lower_bound, price)
         flat = flat_of(self.frame, self.about, best.choice)
-        return Tried(price, flat, flat.cost, flat.held())
+        self.tried.append(Tried(price, flat, flat.cost, flat.held()))
+        return self.tried[-1]
 
     def _raise(self, least: int, price: int) -> None:
         worth = -(-price * self.limit * len(self.moments) // SCALE)
@@ -118,17 +129,50 @@ class Within:
         free = self.at(0, _left(until))
         limit, late = self.limit, False
         high: Tried | None = None
+        found: Flat | None = None
         for _ in range(ROUNDS):
-            found, high, late = self._fitting(free, limit, high, until)
-            complete = found.decode(self.about.mesh)
-            real = self.measure(complete)
-            if real <= self.limit:
-                roles = graph_roles(self.frame.graph)
-                return complete, price(complete, self.about.hardware, roles).objective, late
-            limit -= (real - self.limit) * 17 // 16
-            if limit <= 0 or (until is not None and monotonic() > until + 60):
+            try:
+                flat, high, late = self._fitting(free, limit, high, until)
+            except PlanInfeasible:
+                if limit == self.limit:
+                    raise  # no plan holds so little; with less than the limit it proves nothing
                 break
-        raise PlanInfeasible("no plan was found that fits in memory")
+            over = self._held(flat) - self.limit
+            if over <= 0:
+                found = flat
+                break
+            limit -= over * 17 // 16
+            if limit <= 0 or (until is not None and monotonic() > until):
+                break
+        found = found or self._any()
+        if self.stack is None and sum(map(len, self.about.ways)) <= CLIMBED:
+            found = self._climb(found, until)
+        complete = found.decode(self.about.mesh)
+        return complete, price(complete, self.about.hardware, graph_roles(self.frame.graph)).objective, late
+
+    def _held(self, flat: Flat) -> int:
+        return self.measure(flat.decode(self.about.mesh))
+
+    def _any(self) -> Flat:
+        """The cheapest of all plans that came up and do fit."""
+        for tried in sorted(self.tried, key=lambda one: one.cost):
+            if int(tried.held.max()) <= self.limit and self._held(tried.flat) <= self.limit:
+                return tried.flat
+        raise PlanInfeasible(
+            "no plan was found that fits in memory", help="there may be one: allow more time or memory"
+        )
+
+    def _climb(self, flat: Flat, until: float | None) -> Flat:
+        """A small graph's plan after all changes of one thing that pay and fit."""
+        about, cost, changed = self.about, flat.cost, True
+        while changed and (until is None or monotonic() < until):
+            changed = False
+            for other in _neighbours(flat, about):
+                less = other.cost
+                if less < cost and int(other.held().max()) <= self.limit and self._held(other) <= self.limit:
+                    flat, cost, changed = other, less, True
+                    break
+        return flat
 
     def _fitting(self, free: Tried, limit: int, high: Tried | None, until: float | None) -> tuple[Flat, Tried, bool]:
         """A plan that holds no more than this, by count."""
@@ -175,8 +219,52 @@ class Within:
             else:
                 low = found
         if high is None:
-            raise PlanInfeasible("no plan was found that fits in memory")
-        return mix(low.flat, high.flat, limit), high, late
+            raise PlanInfeasible(
+                "no plan was found that fits in memory", help="there may be one: allow more time or memory"
+            )
+        best = self._between(limit, 1)
+        for dearer in (1, 8, 64, 512):
+            if best.cost - self.bound <= WIDE * self.bound or (until is not None and monotonic() > until):
+                break
+            # Far apart: other prices give other plans, and what lies between them may be better.
+            self.at(high.price * dearer if dearer > 1 else math.isqrt(low.price * high.price), _left(until))
+            best = min(best, self._between(limit, PAIRED), self._cut(limit), key=lambda flat: flat.cost)
+        return best, high, late
+
+    def _pairs(self, limit: int, count: int) -> Iterator[tuple[Flat, Flat]]:
+        """Plans that are too large, with dearer ones that fit."""
+        fits = sorted((one for one in self.tried if int(one.held.max()) <= limit), key=lambda one: one.cost)[:count]
+        large = sorted((one for one in self.tried if int(one.held.max()) > limit), key=lambda one: -one.cost)[:count]
+        yield from ((low.flat, high.flat) for high in fits for low in large if low.cost < high.cost)
+
+    def _between(self, limit: int, count: int) -> Flat:
+        """The best of what fits, and of what lies between it and what is too large."""
+        fits = [one for one in self.tried if int(one.held.max()) <= limit]
+        found = [min(fits, key=lambda one: one.cost).flat]
+        found += [mix(low, high, limit) for low, high in self._pairs(limit, count)]
+        return min(found, key=lambda flat: flat.cost)
+
+    def _cut(self, limit: int) -> Flat:
+        """One plan up to some place, another from there: by layers in a stack, else by nodes."""
+        nodes, value = self._places()
+        last = max(nodes, default=0) + 1
+        best: Flat | None = None
+        for low, high in self._pairs(limit, 1):
+            for first, second in ((low, high), (high, low)):
+                for place in sorted({last * k // CUTS for k in range(1, CUTS)}):
+                    flat = spliced(first, second, nodes, value, place)
+                    if best is None or flat.cost < best.cost:
+                        best = flat if int(flat.held().max()) <= limit else best
+        return best if best is not None else self._between(limit, 1)
+
+    def _places(self) -> tuple[Sequence[int], Callable[[int], int]]:
+        """Of nodes and of values, where they come: in which layer, or which node is first to do with them."""
+        if self.stack is not None:
+            layers = self.stack.short.layers
+            return layers.layer, layers.value_layer
+        graph, lives = self.frame.graph, self.frame.lives.of
+        places = [lives[v].read if one.producer is None else one.producer[0] for v, one in enumerate(graph.values)]
+        return range(len(graph.nodes)), places.__getitem__
 
     def _bytes(self, tried: Tried) -> int:
         return int(sum(tried.held[t] for t in self.moments))
@@ -188,91 +276,35 @@ class Within:
         return worst if int(tried.held[worst]) > here + (here >> NEAR) else None
 
 
-class _Priced(Extra):
-    """What bytes cost at the moments with a price: never more than a plan holds.
-
-    A view holds nothing where it reads the copy that is kept of what it shows; but if it is there for longer than any
-    other reader, the copy is.  Where it reads another one, that copy is there as long as the view is.
-    """
-
-    def __init__(self, work: Within, price: int) -> None:
-        self.work, self.price = work, price
-        self.demands, self.graph = work.about.demands, work.about.graph
-        self.lives, self.moments, self.arrays = work.frame.lives, work.moments, work.arrays
-
-    def _cost(self, places: Ints, count: int, value: int) -> Ints | None:
-        if not count or not self.price:
-            return None
-        key = (id(places), count, self.price, self.graph.type(value))
-        found = self.arrays.get(key)
-        if found is None:
-            specs, type = self.demands[value].routes.specs, self.graph.type(value)
-            # Python's whole numbers: bytes by price may be beyond 64 bits before they are divided.
-            sizes = [local_bytes(specs[at], type) * self.price * count // SCALE for at in places.tolist()]
-            found = self.arrays[key] = np.array(sizes, np.int64)
-        return found
-
-    def _all(self, value: int) -> Ints:
-        routes = self.demands[value].routes
-        return self.arrays.setdefault(("all", id(routes)), np.arange(len(routes.specs)))
-
-    def value(self, value: int) -> tuple[Ints | None, Ints | None]:
-        demand, was = self.demands[value], self.work.was[value]
-        life = self.lives.of[was]
-        if was in self.lives.shows:
-            return None, None
-        if was in self.lives.stays:
-            return self._cost(demand.made, len(self.moments), value), None
-        if not demand.is_shared:
-            whole = sum(life.start <= t <= life.end for t in self.moments)
-            return self._cost(demand.made, whole, value), None
-        # At the moment it is first read both are there; but the hub may be what lies there.
-        kept = sum(life.is_kept(t) for t in self.moments)
-        lies = sum(life.lies(t) and not life.is_kept(t) for t in self.moments)
-        return self._cost(demand.made, lies, value), self._cost(self._all(value), kept, value)
-
-    def hub(self, value: int) -> Ints | None:
-        if self.work.was[value] not in self.lives.shows:
-            return None
-        made, rows = self.demands[value].made, self._all(value)
-        key = ("tied", id(made), id(rows))
-        found = self.arrays.get(key)
-        if found is None:
-            found = self.arrays[key] = np.where(made[:, None] == rows[None, :], 0, TOO_DEAR)
-        return found
-
-    def edge(self, value: int, group: Group) -> Ints | None:
-        demand, was = self.demands[value], self.work.was[value]
-        if not 0 <= group.variable < len(self.graph.nodes) or len(group.places) > 1 or was in self.lives.stays:
-            return None
-        node = self.graph.nodes[group.variable]
-        view = next((r for r, o in node.views if node.inputs[o] == value), None)
-        if view is None:
-            return None
-        result = node.results[view]
-        theirs = self.lives.of[self.work.was[result]]
-        count = sum(theirs.start <= t <= theirs.end for t in self.moments)
-        reach = self.lives.reach.get(self.work.was[result], theirs.end)
-        longer = sum(reach < t <= theirs.end for t in self.moments)
-        made = self.demands[result].made
-        alone, shared = self._cost(made, count, result), self._cost(made, longer, result)
-        if alone is None:
-            return None
-        rows, need = self._all(value) if demand.is_shared else demand.made, group.places[0]
-        key = ("view", id(rows), id(need), id(alone), id(shared))
-        found = self.arrays.get(key)
-        if found is None:
-            found = np.where(rows[:, None] == need[None, :], 0 if shared is None else shared[None, :], alone[None, :])
-            self.arrays[key] = found
-        return found
-
-
 class _Irregular(Exception):
     """The layers do not come out equal."""
 
 
 def _left(until: float | None) -> float | None:
     return None if until is None else max(0.2, until - monotonic())
+
+
+def _neighbours(flat: Flat, about: Assigner) -> Iterator[Flat]:
+    """Plans that differ in one way, input or hub; hubs of views go with them."""
+    frame = flat.frame
+
+    def made(ways: list[Way], lying: dict[int, ShardingSpec], hubs: dict[int, ShardingSpec]) -> Flat:
+        other = Flat(frame, ways, lying, hubs)
+        hubs.update((v, other.home(v)) for v in hubs if v in frame.lives.shows)
+        return other
+
+    for n, ways in enumerate(about.ways):
+        for way in ways:
+            if way is not flat.ways[n]:
+                yield made([*flat.ways[:n], way, *flat.ways[n + 1 :]], flat.lying, dict(flat.hubs))
+    for value, specs in about.inputs.items():
+        for spec in specs:
+            if spec != flat.lying[value]:
+                yield made(flat.ways, {**flat.lying, value: spec}, dict(flat.hubs))
+    for value, hub in flat.hubs.items():
+        for spec in about.demands[value].routes.specs if value not in frame.lives.shows else ():
+            if spec != hub:
+                yield made(flat.ways, flat.lying, {**flat.hubs, value: spec})
 
 
 def flat_of(frame: Frame, about: Assigner, plan: DeepPlan | Sequence[int]) -> Flat:

@@ -15,6 +15,7 @@ Pure Python, no framework.  One notation for everything, one parser (`notation`)
 | `record` | `OpRecord`: all the rule book knows of an op |
 | `reshard` | `reshard`, `reshard_table`: from any sharding to any other |
 | `layouts`, `moves`, `permute` | the space of layouts, the moves between them, the closed form for permutes |
+| `hops` | single steps: all of them between many shardings, the one between two |
 | `bound`, `search`, `table` | what a reshard costs at least, A*, all pairs at once |
 | `interop` | PyTorch's placements and JAX's PartitionSpecs, without importing either |
 

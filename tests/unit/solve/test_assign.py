@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardwright import DeviceMesh, Graph, GraphBuilder, ShardingSpec
+from shardwright import DeviceMesh, GraphBuilder, ShardingSpec
 from shardwright.cost import hardware_of, program_cost
 from shardwright.cost.comm import sent_cost
 from shardwright.lower import lower
@@ -27,54 +27,11 @@ from shardwright.solve.space import Space
 from shardwright.solve.stack import Stack
 from shardwright.spec.hops import one_step
 from shardwright.verify import check_structure
+from small_graphs import random_graph, stack
 
 H100 = hardware_of("h100")
 MESHES = ["d=2", "d=4", "x=2, y=2", "x=2, y=3"]
 Terms = tuple[list[Ints], list[tuple[int, int, Ints]], dict[int, int]]
-
-
-def random_graph(seed: int, nodes: int, sizes: tuple[int, ...] = (768, 1536, 3072)) -> Graph:
-    """Ops of the NumPy book over few sizes, so that shapes often fit; values are shared, some inputs are updated."""
-    rng = random.Random(seed)
-    b = GraphBuilder("small")
-    values: list[tuple[int, tuple[int, ...]]] = []
-
-    def new(value: int, shape: tuple[int, ...]) -> None:
-        values.append((value, shape))
-
-    for _ in range(rng.randint(1, 3)):
-        shape = (rng.choice(sizes), rng.choice(sizes))
-        new(b.input(shape), shape)
-    inputs = list(values)
-    favourite = rng.randrange(len(values)) if rng.random() < 0.4 else None
-    for _ in range(nodes):
-        value, shape = values[favourite] if favourite is not None and rng.random() < 0.5 else rng.choice(values)
-        fitting = [(v, s) for v, s in values if len(shape) == len(s) == 2 and s[0] == shape[1]]
-        same = [v for v, s in values if s == shape]
-        kind = rng.choice(["exp", "add", "multiply", "matmul", "matmul", "sum", "transpose"])
-        if kind == "matmul" and fitting:
-            other, with_shape = rng.choice(fitting)
-            made = (shape[0], with_shape[1])
-            new(b.op("matmul", [value, other], [made]), made)
-        elif kind in ("add", "multiply"):
-            new(b.op(kind, [value, rng.choice(same)], [shape]), shape)
-        elif kind == "sum" and len(shape) == 2:
-            axis = rng.randrange(2)
-            made = (shape[1 - axis],)
-            new(b.op("reduce_sum", [value], [made], attrs={"axis": (axis,)}), made)
-        elif kind == "transpose" and len(shape) == 2:
-            new(b.op("transpose", [value], [shape[::-1]], views=[(0, 0)]), shape[::-1])
-        else:
-            new(b.op("exp", [value], [shape]), shape)
-    made = values[len(inputs) :]
-    outputs = [made[-1], *rng.sample(made, min(len(made), rng.randint(0, 1)))]
-    updates = []
-    if rng.random() < 0.4:
-        shape = inputs[0][1]
-        new_state = next((o for o, (v, s) in enumerate(outputs) if s == shape), None)
-        if new_state is not None:
-            updates.append((0, new_state))
-    return b.finish([value for value, _ in outputs], updates=updates)
 
 
 # -- all choices ----------------------------------------------------------------------------------------
@@ -295,19 +252,6 @@ def at_best_hubs(terms: Terms, choice: list[int]) -> int:
 # -- smaller problems -----------------------------------------------------------------------------------
 
 
-def stack(layers: int, first: int, last: int) -> Graph:
-    """Equal blocks between different ends."""
-    b = GraphBuilder("stack")
-    x = b.op("exp", [b.input((1536, 768))], [(1536, 768)])
-    x = b.op("matmul", [x, b.input((768, first))], [(1536, first)])
-    x = b.op("matmul", [x, b.input((first, 768))], [(1536, 768)])
-    for _ in range(layers):
-        up, down = b.input((768, 3072)), b.input((3072, 768))
-        h = b.op("exp", [b.op("matmul", [x, up], [(1536, 3072)])], [(1536, 3072)])
-        x = b.op("add", [x, b.op("matmul", [h, down], [(1536, 768)])], [(1536, 768)])
-    return b.finish([b.op("matmul", [x, b.input((768, last))], [(1536, last)])])
-
-
 @pytest.mark.parametrize("mesh", ["d=4", "x=2, y=2"])
 @pytest.mark.parametrize("layers", range(2, 7))
 def test_smaller_problems_have_the_same_optimum(mesh: str, layers: int) -> None:
@@ -401,17 +345,13 @@ def test_what_was_given_is_kept() -> None:
     assert found.cost.objective >= Assigner(graph, mesh, H100).solve().cost.objective
 
 
-def test_a_limit_of_memory_costs_time() -> None:
-    graph, mesh = stack(2, 1536, 6144), DeviceMesh("d=4")
-    free = Assigner(graph, mesh, H100).solve()
-    tight = Assigner(graph, mesh, H100, memory=30 * 2**20).solve()
-    assert tight.cost.objective >= free.cost.objective >= tight.lower_bound
-    assert program_cost(lower(tight.complete), H100, graph).objective == tight.cost.objective
-
-
 SCRIPT = """
 import sys; sys.path.insert(0, {here!r})
-from test_assign import Assigner, DeviceMesh, H100, random_graph
+from shardwright import DeviceMesh
+from shardwright.cost import hardware_of
+from shardwright.solve.assign import Assigner
+from small_graphs import random_graph
+H100 = hardware_of("h100")
 for seed in range(8):
     found = Assigner(random_graph(seed, 6), DeviceMesh("x=2, y=2"), H100).solve()
     print(found.objective, found.lower_bound, found.complete.inputs, found.complete.decisions, found.complete.sources)
@@ -419,7 +359,7 @@ for seed in range(8):
 
 
 def test_the_same_on_every_run() -> None:
-    script = SCRIPT.format(here=str(Path(__file__).parent))
+    script = SCRIPT.format(here=str(Path(__file__).parents[2]))
     runs = [
         subprocess.run(
             [sys.executable, "-c", script], capture_output=True, check=True, env={**os.environ, "PYTHONHASHSEED": seed}

@@ -12,6 +12,7 @@ bounds, which are rounded the safe way.
 | `reduce` | all exact reductions in turn, each with its way back: memory, misfits, dominated strategies |
 | `elimination` | exact over a tree decomposition, branching on memory |
 | `messages` | message passing (TRW-S) with prices for memory: bound, reduced costs, rounded choices |
+| `lots` | the same without memory, for problems with equal parts: variables of a kind are visited as one |
 | `ilp` | HiGHS on what message passing leaves open; the only file that knows it |
 | `search` | large-neighbourhood search: regions solved exactly |
 | `repair` | from a choice that does not fit to one that does |

@@ -1,0 +1,163 @@
+"""Plans that fit in memory: what they hold is counted right, the bound is one, and limits are kept."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from shardwright import DeviceMesh, Graph, GraphBuilder
+from shardwright.cost import hardware_of, program_cost
+from shardwright.cost.overlap import graph_roles
+from shardwright.cost.profile import RESIDENT, program_memory
+from shardwright.errors import PlanInfeasible
+from shardwright.lower import lower
+from shardwright.propagate.complete import Complete
+from shardwright.solve.assign import Assigner
+from shardwright.solve.best import Asked, best_plan
+from shardwright.solve.flat import Flat, Frame
+from shardwright.solve.mixed import mix, parts, taking
+from shardwright.solve.within import Within
+from shardwright.spec.sharding import ShardingSpec
+from shardwright.verify import check_structure
+from small_graphs import random_graph, stack
+
+H100 = hardware_of("h100")
+
+
+def measure(complete: Complete) -> int:
+    return program_memory(lower(complete), RESIDENT)
+
+
+def frame_of(assigner: Assigner) -> Frame:
+    graph = assigner.graph
+    rules = [assigner.space.rules.get(n) for n in range(len(graph.nodes))]
+    return Frame(graph, assigner.book, graph_roles(graph), rules)
+
+
+@pytest.mark.parametrize("mesh", ["d=4", "x=2, y=2"])
+def test_what_a_plan_costs_and_holds(mesh: str) -> None:
+    """Of plans at any price of bytes: the Program costs what was said, and holds no less than was counted."""
+    for seed in range(30):
+        assigner = Assigner(random_graph(seed, 6), DeviceMesh(mesh), H100)
+        work = Within(assigner, frame_of(assigner), 1 << 40, measure)
+        work.moments = [int(work.at(0, None).held.argmax())]
+        for price in (0, 1 << 10, 1 << 16, 1 << 22):
+            found = work.at(price, None)
+            program = lower(found.flat.decode(assigner.mesh))
+            check_structure(program)
+            assert program_cost(program, H100, assigner.graph).objective == found.cost, (mesh, seed, price)
+            assert int(found.held.max()) <= program_memory(program, RESIDENT), (mesh, seed, price)
+
+
+def test_the_count_is_exact_where_nothing_passes() -> None:
+    """The best plan of a stack: at its peak, what was counted is what the Program holds."""
+    assigner = Assigner(stack(3, 1536, 6144), DeviceMesh("d=4"), H100)
+    frame = frame_of(assigner)
+    best = Within(assigner, frame, 1 << 40, measure).at(0, None)
+    assert int(best.held.max()) == measure(best.flat.decode(assigner.mesh))
+    assert best.cost == assigner.solve().objective
+
+
+class AllFlat:
+    """Every plan of the kind for a small graph: its price and what its Program holds."""
+
+    def __init__(self, assigner: Assigner) -> None:
+        self.assigner, self.frame = assigner, frame_of(assigner)
+
+    def cheaper_than(self, limit: int, memory: int) -> int | None:
+        """A price below the limit of a plan that fits; None if there is none."""
+        about, frame = self.assigner, self.frame
+        shared = [v for v, demand in enumerate(about.demands) if demand.is_shared]
+        for ways in product(*about.ways):
+            time = sum(way.time for way in ways)
+            if time >= limit:
+                continue
+            for lying in product(*about.inputs.values()):
+                flat = Flat(frame, list(ways), dict(zip(about.inputs, lying)), {})
+                options: list[list[ShardingSpec]] = []
+                for v in shared:
+                    home = flat.home(v)
+                    options.append([home] if v in frame.lives.shows else list(about.demands[v].routes.specs))
+                for hubs in product(*options):
+                    flat.hubs = dict(zip(shared, hubs))
+                    if flat.cost < limit and int(flat.held().max()) <= memory:
+                        complete = flat.decode(about.mesh)
+                        if measure(complete) <= memory:
+                            return flat.cost
+        return None
+
+
+def limited(graph: Graph, mesh: DeviceMesh) -> tuple[int, int]:
+    """What the best plan holds, and a limit below that at which there are still plans."""
+    free = best_plan(graph, mesh, H100)
+    most = measure(free.complete)
+    return free.objective, most * 3 // 4
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_no_plan_that_fits_is_below_the_bound(seed: int) -> None:
+    graph, mesh = random_graph(seed, 2 + seed % 2), DeviceMesh("d=2")
+    free, memory = limited(graph, mesh)
+    try:
+        found = best_plan(graph, mesh, H100, Asked({}, {}, memory=memory), measure=measure)
+    except PlanInfeasible:
+        assert AllFlat(Assigner(graph, mesh, H100)).cheaper_than(1 << 60, memory) is None
+        return
+    assert measure(found.complete) <= memory
+    assert program_cost(lower(found.complete), H100, graph).objective == found.objective
+    assert free <= found.objective
+    assert found.lower_bound <= found.objective
+    assert AllFlat(Assigner(graph, mesh, H100)).cheaper_than(found.lower_bound, memory) is None
+
+
+@pytest.mark.parametrize("mesh", ["d=4", "x=2, y=2"])
+@pytest.mark.parametrize("layers", [3, 8])
+def test_a_stack_within_less_and_less(mesh: str, layers: int) -> None:
+    """Limits are kept, no bound is above a plan that keeps a lower one, and at the end it is said that nothing fits."""
+    graph, on = stack(layers, 1536, 6144), DeviceMesh(mesh)
+    free = best_plan(graph, on, H100)
+    most, bounds = measure(free.complete), [free.lower_bound]
+    for part in (9, 7):
+        found = best_plan(graph, on, H100, Asked({}, {}, memory=most * part // 10), measure=measure)
+        assert measure(found.complete) <= most * part // 10
+        assert program_cost(lower(found.complete), H100, graph).objective == found.objective
+        bounds.append(found.lower_bound)
+        assert found.objective >= max(bounds)
+    with pytest.raises(PlanInfeasible):
+        best_plan(graph, on, H100, Asked({}, {}, memory=most // 100), measure=measure)
+
+
+def test_plans_are_mixed_part_by_part() -> None:
+    """Many weights that are each whole or cut: parts are independent, and as many are taken as fit."""
+    b = GraphBuilder("many")
+    x = b.input((64, 1024), name="x")
+    updates, outputs = [], []
+    for i in range(6):
+        w = b.input((1024, 1024), name=f"w{i}")
+        x = b.op("matmul", [x, w], [(64, 1024)])
+        outputs.append(b.op("exp", [w], [(1024, 1024)]))
+        updates.append((i + 1, i))
+    graph, mesh = b.finish([*outputs, x], updates=updates), DeviceMesh("d=4")
+    assigner = Assigner(graph, mesh, H100)
+    frame = frame_of(assigner)
+    work = Within(assigner, frame, 1 << 40, measure)
+    low = work.at(0, None).flat
+    cut = ShardingSpec(mesh, ["d", None])
+    high = Flat(frame, low.ways, dict(low.lying), dict(low.hubs))
+    other = Flat(frame, low.ways, dict(low.lying), dict(low.hubs))
+    whole = ShardingSpec.replicate(mesh, 2)
+    for value in graph.inputs[1:]:
+        high.lying[value] = high.hubs[value] = cut
+        other.lying[value] = other.hubs[value] = whole
+    cheap, dear = sorted((high, other), key=lambda flat: flat.cost)
+    found = parts(cheap, dear)
+    assert len(found) == 6
+    apart = [taking(cheap, dear, [part]).cost - dear.cost for part in found]
+    assert taking(cheap, dear, found).cost == cheap.cost
+    assert sum(apart) == cheap.cost - dear.cost
+    limit = (int(cheap.held().max()) + int(dear.held().max())) // 2
+    if cheap.held().max() > dear.held().max():
+        mixed = mix(cheap, dear, limit)
+        assert int(mixed.held().max()) <= limit
+        assert cheap.cost < mixed.cost < dear.cost
