@@ -193,8 +193,9 @@ class Within:
             if high is None:
                 over = max(1, self._bytes(low) - limit * len(self.moments))
                 step = max(1, low.cost // 100 * SCALE // over)
-                found = self.at(max(low.price * 4, step), _left(until))
-                if self.bound > HOPELESS * free.cost:
+                found = self.at(min(max(low.price * 4, step), self._dearest(free)), _left(until))
+                hopeless = self.bound > HOPELESS * free.cost or found.price == self._dearest(free)
+                if hopeless and int(found.held.max()) > limit:
                     raise PlanInfeasible(f"no plan fits: at node {self.moments[0]} every one holds more than the limit")
             else:
                 apart = self._bytes(low) - self._bytes(high)
@@ -227,7 +228,8 @@ class Within:
             if best.cost - self.bound <= WIDE * self.bound or (until is not None and monotonic() > until):
                 break
             # Far apart: other prices give other plans, and what lies between them may be better.
-            self.at(high.price * dearer if dearer > 1 else math.isqrt(low.price * high.price), _left(until))
+            other = high.price * dearer if dearer > 1 else math.isqrt(low.price * high.price)
+            self.at(min(other, self._dearest(free)), _left(until))
             best = min(best, self._between(limit, PAIRED), self._cut(limit), key=lambda flat: flat.cost)
         return best, high, late
 
@@ -265,6 +267,10 @@ class Within:
         graph, lives = self.frame.graph, self.frame.lives.of
         places = [lives[v].read if one.producer is None else one.producer[0] for v, one in enumerate(graph.values)]
         return range(len(graph.nodes)), places.__getitem__
+
+    def _dearest(self, free: Tried) -> int:
+        """The highest price with which costs are still whole numbers of 64 bits."""
+        return TOO_DEAR // 8 * SCALE // max(1, int(free.held.max()) * len(self.moments))
 
     def _bytes(self, tried: Tried) -> int:
         return int(sum(tried.held[t] for t in self.moments))

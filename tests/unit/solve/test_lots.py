@@ -40,7 +40,7 @@ def test_every_variable_for_itself_is_the_same_as_ever(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_the_bound_is_one_and_the_optimum_is_found(seed: int) -> None:
     problem = random_problem(seed)
-    best = solve(problem, "ilp")
+    best = solve(problem, "elimination")
     assert best.optimal
     found = sweep(lots_of(problem))
     assert found.lower_bound <= best.cost <= found.cost
