@@ -113,16 +113,18 @@ class Frame:
         self.outputs: dict[int, list[int]] = {}
         for i, value in enumerate(graph.outputs):
             self.outputs.setdefault(value, []).append(i)
-        self._bytes: dict[tuple[ShardingSpec, TensorType], int] = {}
+        kinds: dict[TensorType, int] = {}
+        self._kind = [kinds.setdefault(value.type, len(kinds)) for value in graph.values]
+        self._bytes: dict[tuple[ShardingSpec, int], int] = {}
 
     def routes(self, value: int) -> Routes:
         return self.book.routes(self.graph.type(value), self.roles[value])
 
     def bytes(self, spec: ShardingSpec, value: int) -> int:
-        key = (spec, self.graph.type(value))
+        key = (spec, self._kind[value])
         found = self._bytes.get(key)
         if found is None:
-            found = self._bytes[key] = local_bytes(*key)
+            found = self._bytes[key] = local_bytes(spec, self.graph.type(value))
         return found
 
 

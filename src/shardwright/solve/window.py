@@ -29,6 +29,8 @@ NUDGED = 48
 """So many sweeps are then made with a preference."""
 BLUR = 4.0
 """What rounding in sums of floats may amount to, in the problem's unit."""
+NEGLIGIBLE = 1e-8
+"""Where the bound hardly rises any more, a choice this close to it is as good as the best."""
 CLOSE = 1e-4
 """A choice this close to the bound, as a part of it, is good enough to go on from."""
 
@@ -83,6 +85,8 @@ def sweep(lots: Lots, until: float = inf) -> Swept:
             if cost < found.cost:
                 found.picks, found.cost = picks, cost
         if found.settled or found.late:
+            break
+        if since >= STILL // 2 and found.cost - found.bound <= NEGLIGIBLE * abs(found.bound):
             break
         if nudged:
             nudged -= 1

@@ -265,6 +265,8 @@ class ShardingSpec:
 
     def closed(self) -> ShardingSpec:
         """The layout alone: no open dims, priorities or replicated axes."""
+        if not self.replicated and not any([dim.open or dim.priority is not None for dim in self.dims]):
+            return self
         return ShardingSpec.make(self.mesh, tuple(DimSpec(dim.axes) for dim in self.dims), self.partial)
 
     def replace(self, **changes: Any) -> ShardingSpec:
