@@ -14,6 +14,8 @@ import numpy as np
 
 from .problem import Floats, Ints
 
+_add, _least = np.add.reduce, np.minimum.reduce
+
 
 @dataclass(eq=False)
 class Link:
@@ -33,7 +35,7 @@ class _Side:
     """A link as seen from one of its lots."""
 
     link: int
-    rows: Ints
+    rows: Ints | slice
     """Members of this lot, edge by edge."""
     other: int
     other_rows: Ints
@@ -51,13 +53,16 @@ class _Lot:
     unary: Floats
     ahead: list[_Side] = field(default_factory=list)
     behind: list[_Side] = field(default_factory=list)
+    sides: list[_Side] = field(default_factory=list)
+    """Those ahead and those behind."""
     share: Floats = field(default_factory=lambda: np.zeros(0))
+    """For each member, as a column."""
 
     def sums(self) -> Floats:
         found = self.unary.copy()
-        for side in (*self.ahead, *self.behind):
+        for side in self.sides:
             if side.alone:
-                found[0] += side.inbox.sum(0)
+                found[0] += side.inbox[0] if len(side.inbox) == 1 else _add(side.inbox, 0)
             else:
                 found[side.rows] += side.inbox
         return found
@@ -73,29 +78,27 @@ class Lots:
         self.nudged = False
         self.boxes: list[tuple[Floats, Floats]] = []
         """Messages over each link's edges, to its first and to its second lot."""
+        counts = tuple([np.zeros(len(lot.unary)) for lot in self.lots] for _ in range(2))
         for number, link in enumerate(links):
             a, b = self.lots[link.first], self.lots[link.second]
             count = len(link.mine)
             to_first, to_second = np.zeros((count, a.unary.shape[1])), np.zeros((count, b.unary.shape[1]))
             self.boxes.append((to_first, to_second))
             table = link.table.astype(np.float64)
+            counts[0][link.first] += np.bincount(link.mine, minlength=len(a.unary))
+            counts[1][link.second] += np.bincount(link.theirs, minlength=len(b.unary))
             a.ahead.append(
                 _Side(
-                    number, link.mine, link.second, link.theirs, np.ascontiguousarray(table.T), to_first, to_second,
-                    len(a.unary) == 1,
+                    number, _slice(link.mine), link.second, link.theirs, np.ascontiguousarray(table.T), to_first,
+                    to_second, len(a.unary) == 1,
                 )
             )  # fmt: skip
             b.behind.append(
-                _Side(number, link.theirs, link.first, link.mine, table, to_second, to_first, len(b.unary) == 1)
+                _Side(number, _slice(link.theirs), link.first, link.mine, table, to_second, to_first, len(b.unary) == 1)
             )
-        for lot in self.lots:
-            counts = []
-            for sides in (lot.ahead, lot.behind):
-                found = np.zeros(len(lot.unary))
-                for side in sides:
-                    np.add.at(found, side.rows, 1.0)
-                counts.append(found)
-            lot.share = 1.0 / np.maximum(1.0, np.maximum(*counts))
+        for lot, ahead, behind in zip(self.lots, *counts):
+            lot.sides = [*lot.ahead, *lot.behind]
+            lot.share = (1.0 / np.maximum(1.0, np.maximum(ahead, behind)))[:, None]
 
     def nudge(self, by: float) -> None:
         """Prefer strategies that come first, by this much from the first to the last; 0: no more."""
@@ -111,20 +114,21 @@ class Lots:
         return sum(self._send(lot, lot.behind) for lot in reversed(self.lots))
 
     def _send(self, lot: _Lot, sides: Sequence[_Side]) -> float:
+        # The ufuncs' own reductions: this runs some ten thousand times a second, on small arrays.
         sums = lot.sums()
-        least = sums.min(1)
-        total = float(least.sum())
+        least = _least(sums, 1)
+        total = float(_add(least))
         if not sides:
             return total
         sums -= least[:, None]
-        sums *= lot.share[:, None]
+        sums *= lot.share
         for side in sides:
-            rest = sums[side.rows] - side.inbox
-            found = (side.table[None] + rest[:, None, :]).min(2)
-            low = found.min(1)
-            found -= low[:, None]
-            side.outbox[...] = found
-            total += float(low.sum())
+            mine = sums if side.alone else sums[side.rows]
+            rest = mine - side.inbox
+            found = _least(side.table + rest[:, None, :], 2)
+            low = _least(found, 1)
+            np.subtract(found, low[:, None], out=side.outbox)
+            total += float(_add(low))
         return total
 
     def round(self) -> list[Ints]:
@@ -134,7 +138,7 @@ class Lots:
             sums = lot.unary.copy()
             for side in lot.ahead:
                 if side.alone:
-                    sums[0] += side.inbox.sum(0)
+                    sums[0] += _add(side.inbox, 0)
                 else:
                     sums[side.rows] += side.inbox
             for side in lot.behind:
@@ -154,3 +158,9 @@ class Lots:
         for link in self.links:
             total += int(link.table[picks[link.first][link.mine], picks[link.second][link.theirs]].sum())
         return total
+
+
+def _slice(rows: Ints) -> Ints | slice:
+    """Members that follow each other, as a slice: those need no copy."""
+    first = int(rows[0])
+    return slice(first, first + len(rows)) if (np.diff(rows) == 1).all() else rows
