@@ -23,8 +23,10 @@ from ..ir.graph import Graph
 from ..propagate.complete import Complete
 from ..spec.sharding import ShardingSpec
 from .assign import Assigner, Assignment
+from .exhaust import exhaust
 from .flat import Flat, Frame
 from .mixed import mix, spliced
+from .numeric import NumericProblem
 from .numeric.problem import Ints
 from .price import price
 from .prices import SCALE, Priced
@@ -78,6 +80,8 @@ class Within:
     stack: Stack | None = None
     moments: list[int] = field(default_factory=list)
     bound: int = 0
+    best: tuple[int, list[int]] = (0, [])
+    """The price that gave it, and at which moments."""
     tried: list[Tried] = field(default_factory=list)
     arrays: dict[object, Ints] = field(default_factory=dict)
 
@@ -109,8 +113,13 @@ class Within:
         return self.tried[-1]
 
     def _raise(self, least: int, price: int) -> None:
-        worth = -(-price * self.limit * len(self.moments) // SCALE)
-        self.bound = max(self.bound, least - worth)
+        below = least - self._worth(price, len(self.moments))
+        if below > self.bound:
+            self.bound, self.best = below, (price, list(self.moments))
+
+    def _worth(self, price: int, moments: int) -> int:
+        """What the limit is worth at a price."""
+        return -(-price * self.limit * moments // SCALE)
 
     # -- the search ---------------------------------------------------------------------------------------
 
@@ -147,8 +156,31 @@ class Within:
         found = found or self._any()
         if self.stack is None and sum(map(len, self.about.ways)) <= CLIMBED:
             found = self._climb(found, until)
+            if self.bound < found.cost:
+                found = self._exhausted(found)
         complete = found.decode(self.about.mesh)
         return complete, price(complete, self.about.hardware, graph_roles(self.frame.graph)).objective, late
+
+    def _exhausted(self, known: Flat) -> Flat:
+        """A small graph's best plan, and the bound raised to it, if going through all that may be better ends."""
+        rate, moments = self.best
+        extra = Priced(self.about, self.frame.lives, self.was, self.nodes, moments, rate, self.arrays)
+        costs, edges, _ = self.about.terms(False, extra)
+        found = known
+
+        def judge(choice: Sequence[int]) -> int | None:
+            nonlocal found
+            flat = flat_of(self.frame, self.about, choice)
+            cost = flat.cost
+            if cost < found.cost and int(flat.held().max()) <= self.limit and self._held(flat) <= self.limit:
+                found = flat
+                return cost
+            return None
+
+        problem = NumericProblem.build(costs, edges, name=self.frame.graph.name)
+        if exhaust(problem, self._worth(rate, len(moments)), known.cost, judge):
+            self.bound = max(self.bound, found.cost)
+        return found
 
     def _held(self, flat: Flat) -> int:
         return self.measure(flat.decode(self.about.mesh))

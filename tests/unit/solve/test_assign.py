@@ -170,6 +170,17 @@ def test_nothing_is_cheaper(mesh: str, graphs: int, nodes: int) -> None:
 
 
 @pytest.mark.parametrize("mesh", MESHES)
+def test_solvers_agree(mesh: str) -> None:
+    """On graphs that all others were held against, too."""
+    for seed in range(12):
+        assigner = Assigner(random_graph(seed, 5), DeviceMesh(mesh), H100)
+        found = [assigner.solve(solver) for solver in ("auto", "elimination", "ilp")]
+        assert len({one.objective for one in found}) == 1, (mesh, seed)
+        assert len({one.lower_bound for one in found}) == 1, (mesh, seed)
+        assert [one.solver for one in found[1:]] == ["elimination", "ilp"]
+
+
+@pytest.mark.parametrize("mesh", MESHES)
 def test_most_gaps_close(mesh: str) -> None:
     found = [Assigner(random_graph(seed, 5), DeviceMesh(mesh), H100).solve() for seed in range(100, 130)]
     assert all(0 <= one.gap < 0.3 for one in found)

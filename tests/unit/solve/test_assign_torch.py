@@ -77,3 +77,11 @@ def test_prices_are_exact(name: str) -> None:
                 exact.compute, exact.communication, exact.hidden
             )  # fmt: skip
             check_structure(program)
+
+
+@pytest.mark.parametrize("name", ["mlp", "block", "tied", "cnn"])
+def test_solvers_agree_on_larger_graphs(name: str) -> None:
+    assigner = Assigner(graph_of(name), DeviceMesh("d=4"), H100)
+    found = [assigner.solve(solver) for solver in ("elimination", "ilp", "messages")]
+    assert len({one.objective for one in found}) == 1
+    assert max(one.gap for one in found) < 1e-9

@@ -176,7 +176,7 @@ class Messages:
     def reduced(self) -> tuple[Floats, Iterator[tuple[int, Floats]]]:
         """After a sweep: how far above the bound any choice lies that has a strategy (all nodes' end to end), or, edge
         by edge, a pair of them."""
-        nodes, edges = self._spread()
+        nodes, edges = self.spread()
         total = nodes.copy()
         rows, columns = [], []
         for number, edge in enumerate(self.problem.edges):
@@ -226,7 +226,7 @@ class Messages:
             self.buffer[self.to_second[number] :][: sizes[edge.second]],
         )
 
-    def _spread(self) -> tuple[Floats, list[Floats]]:
+    def spread(self) -> tuple[Floats, list[Floats]]:
         """Node and edge terms after a backward sweep, prices included, all at least zero."""
         nodes = np.zeros(self.states)
         spread = np.zeros(self.states)
