@@ -265,7 +265,7 @@ class ShardingSpec:
 
     def closed(self) -> ShardingSpec:
         """The layout alone: no open dims, priorities or replicated axes."""
-        if not self.replicated and not any([dim.open or dim.priority is not None for dim in self.dims]):
+        if not self.replicated and not any(dim.open or dim.priority is not None for dim in self.dims):
             return self
         return ShardingSpec.make(self.mesh, tuple(DimSpec(dim.axes) for dim in self.dims), self.partial)
 
