@@ -47,6 +47,8 @@ class Layers:
     count: int
     runs: list[tuple[int, int, bool]]
     """First node, nodes in a layer, and whether the last layer comes first."""
+    reads: Sequence[Sequence[int]]
+    """The values that each node reads."""
     layer: list[int] = field(default_factory=list)
     """Of each node."""
     spot: list[Spot | None] = field(default_factory=list)
@@ -82,8 +84,8 @@ class Layers:
                     self.layer[n] = self.count - 1 - k if turned else k
                     self.spot[n] = Spot(r, at)
         readers: dict[int, list[tuple[int, int]]] = {value: [] for value in graph.inputs}
-        for n, node in enumerate(graph.nodes):
-            for slot, value in enumerate(node.inputs):
+        for n, values in enumerate(self.reads):
+            for slot, value in enumerate(values):
                 if value in readers:
                     readers[value].append((n, slot))
         for value, found in readers.items():
@@ -111,7 +113,7 @@ class Layers:
         for n, node in enumerate(graph.nodes):
             layer = self.layer[n]
             refs = []
-            for value in node.inputs:
+            for value in self.reads[n]:
                 theirs = self.value_layer(value)
                 if layer < 0 and theirs in inner:
                     return False
@@ -214,24 +216,24 @@ class Short:
 
 def find_layers(graph: Graph, given: Mapping[int, object]) -> Layers | None:
     """None if nothing repeats often enough, or not regularly."""
-    ops = _numbered(graph)
-    for count, runs in _runs(ops):
+    reads = [node.inputs for node in graph.nodes]
+    for count, runs in _runs(_numbered(graph, reads)):
         if count < FEWEST:
             continue
-        found = Layers(graph, count, _turned(graph, runs, count))
+        found = Layers(graph, count, _turned(graph, reads, runs, count), reads)
         found.number()
         if found.is_regular(given):
             return found
     return None
 
 
-def _numbered(graph: Graph) -> list[int]:
+def _numbered(graph: Graph, reads: Sequence[Sequence[int]]) -> list[int]:
     """Equal numbers for equal ops on equal types."""
     known: dict[object, int] = {}
     values = graph.values
     found = []
-    for node in graph.nodes:
-        types = tuple([values[v].type for v in (*node.inputs, *node.results)])
+    for node, inputs in zip(graph.nodes, reads):
+        types = tuple([values[v].type for v in (*inputs, *node.results)])
         key = (node.op, node.attrs, node.views, types)
         found.append(known.setdefault(key, len(known)))
     return found
@@ -264,7 +266,9 @@ def _runs(ops: Sequence[int]) -> list[tuple[int, list[tuple[int, int]]]]:
     return sorted(found, key=lambda pair: -pair[0] * sum(period for _, period in pair[1]))
 
 
-def _turned(graph: Graph, runs: Sequence[tuple[int, int]], count: int) -> list[tuple[int, int, bool]]:
+def _turned(
+    graph: Graph, reads: Sequence[Sequence[int]], runs: Sequence[tuple[int, int]], count: int
+) -> list[tuple[int, int, bool]]:
     """Which runs go from the last layer to the first: there, what comes from earlier runs falls as one goes on."""
     place: dict[int, int] = {}
     found: list[tuple[int, int, bool]] = []
@@ -273,7 +277,7 @@ def _turned(graph: Graph, runs: Sequence[tuple[int, int]], count: int) -> list[t
         seen: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for n in range(start, start + count * period):
             k, at = divmod(n - start, period)
-            for slot, value in enumerate(graph.nodes[n].inputs):
+            for slot, value in enumerate(reads[n]):
                 producer = graph.values[value].producer
                 if producer is not None and producer[0] in place:
                     seen.setdefault((at, slot), []).append((k, place[producer[0]]))
