@@ -20,7 +20,7 @@ import numpy as np
 
 from ..ir.graph import Graph, Node, Operand, Value
 
-FEWEST = 6
+FEWEST = 5
 """So many layers make it worth while."""
 WINDOW = 6
 """So many equal ops in a row suggest a repeat."""

@@ -224,7 +224,7 @@ class Within:
                 break
             if high is None:
                 over = max(1, self._bytes(low) - limit * len(self.moments))
-                step = max(1, low.cost // 100 * SCALE // over)
+                step = max(1, low.cost // 25 * SCALE // over)
                 found = self.at(min(max(low.price * 4, step), self._dearest(free)), _left(until))
                 hopeless = self.bound > HOPELESS * free.cost or found.price == self._dearest(free)
                 if hopeless and int(found.held.max()) > limit:
