@@ -52,7 +52,7 @@ def planned_complete(
     check_solver(auto.solver)
     words = [Word(f"{graph.values[value].name} = {spec}", {value: spec}) for value, spec in specs.items()]
     words += [Word(f"output {i} = {spec}", outs={i: spec}) for i, spec in out_specs.items()]
-    problem = Problem(Bare(graph), mesh, auto.machine.on(mesh), tuple(words))
+    problem = Problem(Bare(graph), mesh, auto.machine.on(mesh), tuple(words), stays=True)
     try:
         found = problem.solved(auto.solver, auto.time_limit)
     except PlanInfeasible as error:

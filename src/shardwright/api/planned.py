@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ..cost import Hardware
 from ..frontends.numpy import Traced, prepare
-from ..frontends.numpy.trees import flatten, unflatten
+from ..frontends.numpy.trees import unflatten
 from ..ir.program import Collective, Program
 from ..plan import Plan, gibibytes, milliseconds
 from ..propagate.complete import Complete
@@ -97,8 +95,8 @@ class Planned:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run on the virtual mesh, or on the processes that torchrun started: whole tensors in, whole tensors out."""
         if isinstance(self.source, Traced):
-            leaves = [np.asarray(leaf) for _, leaf in flatten((args, kwargs))[0]]
-            shards = [scatter(x, spec) for x, spec in zip([*leaves, *self.source.consts], self.complete.inputs)]
+            arrays = self.source.flatten(*args, **kwargs)
+            shards = [scatter(x, spec) for x, spec in zip(arrays, self.complete.inputs, strict=True)]
             outputs, _ = VirtualEngine(self.program.mesh, prepare).compile(self.program).run(shards)
             whole = []
             for value, parts in zip(self.program.outputs, outputs):

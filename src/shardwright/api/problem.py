@@ -72,6 +72,8 @@ class Problem:
     hardware: Hardware
     words: tuple[Word, ...]
     """They speak of the values of the source's graph."""
+    stays: bool = False
+    """Whether outputs that nobody asked for in a sharding are delivered as they are cut; else where it is cheapest."""
     notes: tuple[str, ...] = ()
     """For every plan of it."""
 
@@ -183,8 +185,9 @@ class Problem:
             return tuple(one for one in specs if admits(spec, one)) or (spec.closed(),)
 
         return Asked(
-            fixed, outs, terms.gathered, allows if terms.bans else None, offer if loose else None, terms.memory
-        )
+            fixed, outs, terms.gathered, allows if terms.bans else None, offer if loose else None, terms.memory,
+            self.stays,
+        )  # fmt: skip
 
     def assigner(self) -> Assigner:
         """The numeric problem, without a limit of memory."""
@@ -241,6 +244,14 @@ class Problem:
             made = self.candidate("plan", found.complete)
         return Solved(made, found.lower_bound, found.solver, found.timed_out)
 
+    def free_bound(self, seconds: float) -> int:
+        """No plan without a limit of memory is cheaper; 0 if that is not known either."""
+        asked = replace(self.asked(), memory=None)
+        try:
+            return best_plan(self.graph, self.mesh, self.hardware, asked, time_limit=seconds).lower_bound
+        except PlanInfeasible:
+            return 0
+
     def solved(self, solver: str = "auto", time_limit: float | None = None) -> Solved:
         """The best plan that keeps every word; `PlanInfeasible` where none is found."""
         seconds = DEFAULT_SECONDS if time_limit is None else time_limit
@@ -255,7 +266,7 @@ class Problem:
             found = self.by_planner(solver, seconds)
             _kept(found.best)
         except PlanInfeasible as error:
-            failed, bound = error, 0 if found is None else found.bound
+            failed, bound = error, self.free_bound(seconds) if found is None else found.bound
             found = None
         else:
             bound = found.bound

@@ -36,7 +36,7 @@ from ..propagate.complete import Complete, Decision
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
 from .compact import compact
-from .demand import Demand, Group, finished
+from .demand import Demand, Group
 from .numeric import Progress
 from .numeric.problem import FORBIDDEN, Ints
 from .polish import polish
@@ -122,6 +122,8 @@ class Assigner:
     """Of an input and the shardings it might have: those to choose from."""
     most_gathered: int | None = None
     """The most bytes that one all_gather may leave on a device."""
+    stays: bool = False
+    """Whether outputs that nobody asked for in a sharding are delivered as they are cut; else where it is cheapest."""
 
     def __post_init__(self) -> None:
         graph = self.graph
@@ -259,11 +261,9 @@ class Assigner:
                 wanted.setdefault(-1 - free, {})[id(index)] = index
             else:
                 asked = False
-        ends: Ints | None = None
-        if not asked and any(routes.specs[at].partial for at in made.tolist()):
-            ends = self._array(routes.index([finished(routes.specs[at]) for at in made.tolist()]))
+        still = not asked and bool(routes.pending[made].any())
         groups = tuple(Group(at, tuple(places.values())) for at, places in wanted.items())
-        return Demand(routes, decider, made, ends, groups, settle)
+        return Demand(routes, decider, made, still, groups, self.stays, settle)
 
     def _lying(self, routes: Routes, value: int) -> Ints:
         key = ("lies", id(routes), id(self.inputs[value]))
@@ -393,7 +393,7 @@ class Assigner:
         first = 0 if demand.settle is None else int(demand.settle[choice[demand.decider]])
         if not demand.count:
             return first
-        return first + demand.routes.tree(int(demand.made[choice[demand.decider]]), demand.wanted(choice))[0]
+        return first + demand.grow(int(demand.made[choice[demand.decider]]), demand.wanted(choice))[0]
 
     def decode(self, choice: Sequence[int]) -> Complete:
         """Complete shardings from the chosen strategies, with the cheapest copies."""
@@ -411,19 +411,23 @@ class Assigner:
                 )
             decisions.append(Decision(n, self.space.rules[n], way.axes, way.operands, way.results, homes))
             home.update(zip(node.results, homes))
+        sources: dict[int, dict[ShardingSpec, ShardingSpec]] = {}
+        ends: dict[int, ShardingSpec] = {}
+        for v, demand in enumerate(self.demands):
+            if demand.count:
+                specs, made = demand.routes.specs, int(demand.made[choice[demand.decider]])
+                _, tree, end = demand.grow(made, demand.wanted(choice))
+                ends[v] = specs[end]
+                if tree:
+                    sources[v] = {specs[end]: specs[start] for end, start in tree.items()}
         outputs = []
         for i, value in enumerate(graph.outputs):
             if i in self.updates:
                 outputs.append(home[self.updates[i]])
+            elif i in self.out_specs:
+                outputs.append(self.out_specs[i].closed())
             else:
-                outputs.append(self.out_specs[i].closed() if i in self.out_specs else finished(home[value]))
-        sources: dict[int, dict[ShardingSpec, ShardingSpec]] = {}
-        for v, demand in enumerate(self.demands):
-            if demand.count:
-                specs, made = demand.routes.specs, int(demand.made[choice[demand.decider]])
-                tree = demand.routes.tree(made, demand.wanted(choice))[1]
-                if tree:
-                    sources[v] = {specs[end]: specs[start] for end, start in tree.items()}
+                outputs.append(ends.get(value, home[value]) if home[value].partial else home[value])
         return Complete(graph, self.mesh, inputs, tuple(decisions), tuple(outputs), (), 0, sources)
 
 

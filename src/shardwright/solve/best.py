@@ -37,6 +37,8 @@ class Asked:
     """As `Assigner` has them; they speak of values one by one, so nothing is folded then."""
     memory: int | None = None
     """Bytes on a device."""
+    stays: bool = False
+    """Whether outputs that nobody asked for in a sharding are delivered as they are cut."""
 
 
 def best_plan(
@@ -86,7 +88,7 @@ def assigner_of(graph: Graph, mesh: DeviceMesh, hardware: Hardware, asked: Asked
     """The numeric problem of a graph as it is, without a limit of memory."""
     return Assigner(
         graph, mesh, hardware, asked.given, asked.out_specs, allows=asked.allows, offer=asked.offer,
-        most_gathered=asked.most_gathered,
+        most_gathered=asked.most_gathered, stays=asked.stays,
     )  # fmt: skip
 
 

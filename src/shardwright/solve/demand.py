@@ -14,7 +14,7 @@ import numpy as np
 
 from ..spec.sharding import ShardingSpec
 from .numeric.problem import Ints
-from .routes import Routes
+from .routes import Routes, Tree
 
 
 def finished(spec: ShardingSpec) -> ShardingSpec:
@@ -39,9 +39,11 @@ class Demand:
     """The variable that decides how the value lies."""
     made: Ints
     """Where it lies for each choice of the decider."""
-    ends: Ints | None
-    """For an output that nobody asked for in a sharding and that may be pending: where it is finished."""
+    open: bool
+    """Whether it is an output that nobody asked for in a sharding, and may be pending: then it is finished somehow."""
     groups: tuple[Group, ...]
+    stays: bool = False
+    """Whether such an output is delivered as it is cut; else wherever it is cheapest."""
     settle: Ints | None = None
     """What it costs to bring each way's result where the user wants it at once; then it lies there."""
 
@@ -49,31 +51,44 @@ class Demand:
     def signature(self) -> object:
         """Equal for values whose tables are equal."""
         groups = tuple((group.variable < 0, *map(id, group.places)) for group in self.groups)
-        return (id(self.routes), id(self.made), None if self.ends is None else id(self.ends), groups)
+        return (id(self.routes), id(self.made), self.open, self.stays, groups)
 
     @property
     def count(self) -> int:
-        return len(self.groups) + (self.ends is not None)
+        return len(self.groups) + self.open
 
     @property
     def places(self) -> int:
         """In how many places it is wanted; one variable may want it in two shardings."""
-        return sum(len(group.places) for group in self.groups) + (self.ends is not None)
+        return sum(len(group.places) for group in self.groups) + self.open
 
     @property
     def is_shared(self) -> bool:
         return self.count > 1
 
     def wanted(self, choice: Sequence[int]) -> list[int]:
-        """All that is wanted, under a choice."""
-        found = [
+        """All that readers want, under a choice."""
+        return [
             int(place[choice[group.variable]] if group.variable >= 0 else place[0])
             for group in self.groups
             for place in group.places
         ]
-        if self.ends is not None:
-            found.append(int(self.ends[choice[self.decider]]))
-        return found
+
+    def grow(self, source: int, wanted: Sequence[int]) -> tuple[int, Tree, int]:
+        """What copies cost, the tree they form, and where an output that nobody asked for is delivered."""
+        routes = self.routes
+        pending = routes.pending
+        if not self.open or not pending[source]:
+            return *routes.tree(source, wanted), source
+        if self.stays:
+            end = int(routes.stay[source])
+            return *routes.tree(source, [*wanted, end]), end
+        done = [place for place in wanted if not pending[place]]
+        if done:
+            return *routes.tree(source, wanted), min(done)
+        ends = sorted({int(routes.finish[1][place]) for place in (source, *wanted)})
+        best = min(ends, key=lambda end: routes.tree(source, [*wanted, end])[0])
+        return *routes.tree(source, [*wanted, best]), best
 
     def reach(self, group: Group, prices: Ints) -> Ints:
         """From every sharding to what a variable's choices need, at all of its places; perhaps with a copy between."""
@@ -95,12 +110,15 @@ class Demand:
         prices = self.routes.least * fine
         if not self.is_shared:
             if not self.groups:
-                assert self.ends is not None
-                return (prices[self.made, self.ends][:, None],)
+                if self.stays:
+                    return (prices[self.made, self.routes.stay[self.made]][:, None],)
+                return (self.routes.finish[0][self.made][:, None] * fine,)
             return (self.reach(self.groups[0], prices)[self.made],)
         share = 1 if above else self.places - 1
         to_hub = prices[self.made]
-        if self.ends is not None:
-            pending = (self.ends != self.made)[:, None]
-            to_hub = to_hub + prices[:, self.ends].T // share * pending
+        if self.open:
+            finish = self.routes.finish[0][None] * fine
+            if self.stays:
+                finish = prices[:, self.routes.stay[self.made]].T
+            to_hub = to_hub + finish // share * self.routes.pending[self.made][:, None]
         return (to_hub, *(self.reach(group, prices) // share for group in self.groups))

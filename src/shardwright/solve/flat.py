@@ -20,7 +20,6 @@ from ..propagate.complete import Complete, Decision
 from ..spec.mesh import DeviceMesh
 from ..spec.rule import OpShardingRule
 from ..spec.sharding import ShardingSpec
-from .demand import finished
 from .numeric.problem import Ints
 from .routes import RouteBook, Routes
 from .space import Way
@@ -162,7 +161,11 @@ class Flat:
             return self.lying[frame.updates[i]]
         if i in frame.out_specs:
             return frame.out_specs[i].closed()
-        return finished(self.hubs.get(value, self.home(value)))
+        kept = self.hubs.get(value, self.home(value))
+        if not kept.partial:
+            return kept
+        routes = frame.routes(value)
+        return routes.specs[int(routes.finish[1][routes.at[kept]])]
 
     def spent(self, value: int) -> int:
         """What copies of a value cost."""

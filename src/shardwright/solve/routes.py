@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 
 import numpy as np
+import numpy.typing as npt
 
 from ..cost.comm import sent_cost
 from ..cost.machine import Hardware
@@ -23,6 +25,7 @@ from ..spec.reshard import Step, reshard
 from ..spec.sharding import ShardingSpec
 from .numeric.problem import Ints
 
+Bools = npt.NDArray[np.bool_]
 TOO_DEAR = 10**15
 """Picoseconds of a move that is not allowed: more than any plan, and little enough to add up."""
 STEPS = 64
@@ -54,6 +57,24 @@ class Routes:
         self.closed = closed
         self.least: Ints = closed // STEPS
         """Picoseconds that show, from row to column."""
+
+    @cached_property
+    def pending(self) -> Bools:
+        """Where something is still to be combined."""
+        return np.array([bool(spec.partial) for spec in self.specs], np.bool_)
+
+    @cached_property
+    def finish(self) -> tuple[Ints, Ints]:
+        """From every sharding to the nearest one in which nothing is pending: what that costs, and where it is."""
+        whole = np.flatnonzero(~self.pending)
+        nearest = self.closed[:, whole].argmin(1)
+        return self.closed[:, whole].min(1) // STEPS, whole[nearest]
+
+    @cached_property
+    def stay(self) -> Ints:
+        """For every sharding the place of the one that cuts alike, with nothing pending."""
+        same = [self.at.get(ShardingSpec.make(spec.mesh, spec.dims)) for spec in self.specs]
+        return np.array([self.finish[1][i] if at is None else at for i, at in enumerate(same)], np.int64)
 
     def index(self, specs: Iterable[ShardingSpec]) -> Ints:
         at = self.at
@@ -154,7 +175,11 @@ class RouteBook:
 
     def allow(self, type: TensorType, specs: Iterable[ShardingSpec]) -> None:
         """Tensors of this type may lie so.  All is said before the first question is asked about a type."""
-        self._words.setdefault(type, {}).update(dict.fromkeys(specs))
+        words = self._words.setdefault(type, {})
+        for spec in specs:
+            words[spec] = None
+            if spec.partial:
+                words[ShardingSpec.make(spec.mesh, spec.dims)] = None
 
     def routes(self, type: TensorType, role: str | None) -> Routes:
         found = self._routes.get((type, role))

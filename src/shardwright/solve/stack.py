@@ -20,7 +20,6 @@ from ..spec.sharding import ShardingSpec
 from .assign import FINE, NEAR, Assigner, Assignment, Extra, Optimum, Terms
 from .compact import Compact, compact
 from .deep import Deep, Inner
-from .demand import finished
 from .layers import Short
 from .routes import TOO_DEAR
 from .tighten import tighten
@@ -195,8 +194,6 @@ class DeepPlan:
                     picks = [self.choices[away][variable]]
             for place in group.places:
                 wanted.update((int(place[pick]), None) for pick in picks)
-        if demand.ends is not None:
-            wanted[int(demand.ends[source])] = None
         return small, source, tuple(wanted)
 
     def deep(self, layer: int) -> list[int]:
@@ -221,8 +218,8 @@ class DeepPlan:
             demand = about.demands[small]
             if demand.settle is not None:
                 total += int(demand.settle[source])
-            if wanted:
-                total += demand.routes.tree(int(demand.made[source]), wanted)[0]
+            if demand.count:
+                total += demand.grow(int(demand.made[source]), wanted)[0]
         return total
 
     def variable(self, node: int) -> int:
@@ -250,20 +247,24 @@ class DeepPlan:
                 )
             decisions.append(Decision(n, about.space.rules[variable], way.axes, way.operands, way.results, homes))
             home.update(zip(node.results, homes))
+        sources: dict[int, dict[ShardingSpec, ShardingSpec]] = {}
+        ends: dict[int, ShardingSpec] = {}
+        for v, (small, source, wanted) in enumerate(self.seen):
+            demand = about.demands[small]
+            if demand.count:
+                specs = demand.routes.specs
+                _, tree, end = demand.grow(int(demand.made[source]), wanted)
+                ends[v] = specs[end]
+                if tree:
+                    sources[v] = {specs[end]: specs[start] for end, start in tree.items()}
         states = {output: graph.inputs[i] for i, output in graph.updates}
         outputs = []
         for i, value in enumerate(graph.outputs):
+            asked = about.out_specs.get(self.stack.short.outputs.get(i, -1))
             if i in states:
                 outputs.append(home[states[i]])
-                continue
-            asked = about.out_specs.get(self.stack.short.outputs.get(i, -1))
-            outputs.append(asked.closed() if asked is not None else finished(home[value]))
-        sources: dict[int, dict[ShardingSpec, ShardingSpec]] = {}
-        for v, (small, source, wanted) in enumerate(self.seen):
-            if wanted:
-                demand = about.demands[small]
-                tree = demand.routes.tree(int(demand.made[source]), wanted)[1]
-                if tree:
-                    specs = demand.routes.specs
-                    sources[v] = {specs[end]: specs[start] for end, start in tree.items()}
+            elif asked is not None:
+                outputs.append(asked.closed())
+            else:
+                outputs.append(ends.get(value, home[value]) if home[value].partial else home[value])
         return Complete(graph, about.mesh, tuple(inputs.values()), tuple(decisions), tuple(outputs), (), 0, sources)

@@ -15,7 +15,7 @@ from shardwright.api.explain import MOST, differences, homes_of
 from shardwright.api.recipes import RECIPES
 from shardwright.cli import main
 from shardwright.cost import RESIDENT, hardware_of, memory_profile, program_cost
-from shardwright.errors import GraphError, PlanInfeasible, ShardwrightError
+from shardwright.errors import GraphError, PlanInfeasible, ShardwrightError, TraceError
 from shardwright.plan import VERSION, Plan
 from shardwright.verify import check_identity, check_structure
 
@@ -59,7 +59,10 @@ def test_large_batches_are_split_by_batch_and_wide_layers_by_width():
     assert batch.collectives == []
     wide = sw.plan(mlp, *CASES["wide layers"][0], mesh="d=8")
     assert (wide.specs["w1"], wide.specs["w2"]) == ("[_, d]", "[d, _]")
-    assert [c.kind for c in wide.collectives] == ["all_reduce"]
+    assert [c.kind for c in wide.collectives] == ["reduce_scatter"]  # nobody asked for a whole result
+    whole = sw.plan(mlp, *CASES["wide layers"][0], mesh="d=8", out_specs="[_, _]")
+    assert [c.kind for c in whole.collectives] == ["all_reduce"]
+    assert whole.cost.objective > wide.cost.objective
 
 
 @pytest.mark.parametrize("case", ["two axes", "batch 6"])
@@ -68,6 +71,25 @@ def test_never_worse_than_a_recipe(case):
     made = sw.plan(mlp, *args, mesh=mesh)
     for name in RECIPES:
         assert made.cost.objective <= sw.plan(mlp, *args, mesh=mesh, recipe=name).cost.objective
+
+
+def test_a_plan_runs_on_what_it_was_made_for():
+    """Other names, numbers or shapes of arguments are refused, not guessed at."""
+    x, w = np.random.default_rng(0).standard_normal((2, 8, 8))
+    made = sw.plan(lambda x, w: x @ w - w.sum(), x, w, mesh="d=8", hardware="virtual")
+    np.testing.assert_allclose(made(x, w), x @ w - w.sum())
+    for args, kwargs in (((x,), {}), ((x, w, x), {}), ((x[:4], w), {}), ((), {"w": w, "x": x})):
+        with pytest.raises(TraceError):
+            made(*args, **kwargs)
+
+
+def test_factors_smaller_than_the_axis_go_on_in_the_next():
+    """A summed dim of 4 on an axis of 8: two devices share each of its parts."""
+    args = [sw.ShapeDtype(shape, np.float32) for shape in ((4096, 1024), (1024, 4), (4, 1024))]
+    made = sw.plan(lambda x, a, b: x @ a @ b, *args, mesh="d=8")
+    check_identity(made.complete.graph, made.program, rounds=1)
+    made = sw.plan(lambda x, w: x @ w, *[sw.ShapeDtype(shape, np.float32) for shape in ((24, 4), (4, 4))], mesh="d=16")
+    check_identity(made.complete.graph, made.program, rounds=1)
 
 
 def test_a_plan_runs():

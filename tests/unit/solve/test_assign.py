@@ -76,11 +76,13 @@ class Brute:
         for i, output in enumerate(graph.outputs):
             if output == value and i in a.updates:
                 wanted.add(a.inputs[a.updates[i]][choice[a.place[a.updates[i]]]])
-            elif output == value:
-                wanted.add(ShardingSpec.make(a.mesh, source.dims))
-        key = (value, source, frozenset(wanted))
+        free = any(output == value and i not in a.updates for i, output in enumerate(graph.outputs))
+        key = (value, source, frozenset(wanted), free)
         if key not in self.known:
-            self.known[key] = self.tree(value, source, frozenset(wanted - {source}))
+            # An output that nobody asked for may end anywhere, with nothing pending.
+            ends = [{spec} for spec in a.demands[value].routes.specs if not spec.partial]
+            sets = [wanted | end for end in ends] if free and source.partial else [wanted]
+            self.known[key] = min(self.tree(value, source, frozenset(one - {source})) for one in sets)
         return self.known[key]
 
     def tree(self, value: int, root: ShardingSpec, wanted: frozenset[ShardingSpec]) -> int:
