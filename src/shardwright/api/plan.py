@@ -12,6 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..cost.files import preset_names
+from ..cost.hardware import hardware_of
+from ..cost.machine import Hardware
 from ..errors import GraphError, PlanInfeasible, ShardwrightError
 from ..ir.digest import program_hash
 from ..ir.graph import Graph
@@ -126,18 +129,20 @@ def load_plan(
     text: str,
     fn: Callable[..., Any],
     *args: Any,
-    hardware: Any = "h100",
+    hardware: Any = None,
     rule_book: str | Path | None = None,
     **about: Any,
 ) -> Planned:
-    """A plan from its JSON, for this program; one for another program is refused.
+    """A plan from its JSON, for this program; one for another program or machine is refused.
 
-    A plan that splits ops by rules that were learned needs their ``rule_book``.
+    ``hardware`` is what it was planned for; a preset is found by the plan's word.  A plan that splits ops by rules that
+    were learned needs their ``rule_book``.
     """
     read = Plan.from_json(text)
     optimizer, loss = about.pop("optimizer", None), about.pop("loss", None)
     problem = Problem.of(
-        fn, args, about, DeviceMesh(read.mesh), hardware=hardware, optimizer=optimizer, loss=loss
+        fn, args, about, DeviceMesh(read.mesh), hardware=_machine(read.hardware) if hardware is None else hardware,
+        optimizer=optimizer, loss=loss,
     )  # fmt: skip
     Learning(rule_book=rule_book).run(problem.source.graph)
     if program_hash(problem.source.graph) != read.program:
@@ -146,8 +151,23 @@ def load_plan(
             rows=[("plan", f"{read.name} {read.program[:12]}"), ("program", program_hash(problem.source.graph)[:12])],
             help="plan this program anew",
         )
+    if problem.hardware.name != read.hardware:
+        raise GraphError(
+            "the plan was made for another machine",
+            rows=[("plan", read.hardware), ("hardware", problem.hardware.name)],
+            help="pass hardware= as it was planned for, or plan anew",
+        )
     complete = _complete(read, problem.graph, problem.mesh)
     return Planned(read, problem, complete, lower(complete))
+
+
+def _machine(name: str) -> Hardware:
+    """The preset of this name."""
+    for preset in (*preset_names(), "virtual"):
+        found = hardware_of(preset)
+        if found.name == name:
+            return found
+    raise GraphError(f"the plan was made for {name!r}, which is no preset", help="pass hardware= as it was planned for")
 
 
 def _planned(problem: Problem, found: Solved) -> Planned:

@@ -100,3 +100,26 @@ def test_the_twin_of_a_large_vocabulary_is_proven() -> None:
     made = sw.plan(lambda ids: model(ids), ids, mesh="d=4", hardware=FREE_LINKS)
     assert any(any(d.axes) for d in made.complete.decisions)
     check_identity(made.complete.graph, made.program, rounds=1)
+
+
+@pytest.mark.parametrize("make", [
+    lambda: nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True),
+    lambda: nn.TransformerEncoderLayer(16, 4, 32, batch_first=True).eval(),
+])  # fmt: skip
+def test_modules_that_call_attention_themselves(make: Any) -> None:
+    torch.manual_seed(0)
+    layer, x = make().double(), torch.randn(8, 6, 16).double()
+    made = sw.plan(layer, x, mesh="d=2", hardware=FREE_LINKS)
+    assert any("attention" in node.op for node in made.complete.graph.nodes)
+    torch.testing.assert_close(made(x), layer(x), rtol=1e-9, atol=1e-12)
+
+
+def test_a_plan_for_another_machine_is_refused() -> None:
+    model, ids = Head(101, 8).double(), torch.randint(0, 101, (4, 6))
+    made = sw.plan(lambda ids: model(ids), ids, mesh="d=4", hardware=FREE_LINKS)
+    again = sw.load_plan(made.to_json(), lambda ids: model(ids), ids, hardware=FREE_LINKS)
+    assert again.to_json() == made.to_json()
+    with pytest.raises(sw.GraphError, match="another machine"):
+        sw.load_plan(made.to_json(), lambda ids: model(ids), ids, hardware="h100")
+    preset = sw.plan(lambda ids: model(ids), ids, mesh="d=4", hardware="h200")
+    assert sw.load_plan(preset.to_json(), lambda ids: model(ids), ids).hardware.name == preset.hardware.name

@@ -41,6 +41,9 @@ class NeutralForms(TorchFunctionMode):
             return whole_attention(*args, **kwargs)
         if func in _DROPOUT:
             return _dropout(*args, **kwargs)
+        if func is F.multi_head_attention_forward:
+            with attention_inside():
+                return func(*args, **kwargs)
         if func in _MOVES:
             return args[0]
         if func in _LEAVES:
@@ -54,6 +57,17 @@ class NeutralForms(TorchFunctionMode):
         elif func is torch.Tensor.to:
             args = tuple(_here(arg) for arg in args)
         return func(*args, **kwargs)
+
+
+@contextmanager
+def attention_inside() -> Iterator[None]:
+    """A function of PyTorch's that calls attention itself: a mode does not see what its own handler calls."""
+    known = F.scaled_dot_product_attention
+    F.scaled_dot_product_attention = whole_attention
+    try:
+        yield
+    finally:
+        F.scaled_dot_product_attention = known
 
 
 @contextmanager
