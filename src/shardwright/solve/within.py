@@ -143,7 +143,7 @@ class Within:
             try:
                 flat, high, late = self._fitting(free, limit, high, until)
             except PlanInfeasible:
-                if limit == self.limit:
+                if limit == self.limit and self.bound > HOPELESS * free.cost:
                     raise  # no plan holds so little; with less than the limit it proves nothing
                 break
             over = self._held(flat) - self.limit
@@ -153,15 +153,19 @@ class Within:
             limit -= over * 17 // 16
             if limit <= 0 or (until is not None and monotonic() > until):
                 break
-        found = found or self._any()
-        if self.stack is None and sum(map(len, self.about.ways)) <= CLIMBED:
+        small = self.stack is None and sum(map(len, self.about.ways)) <= CLIMBED
+        if found is None:
+            found = self._any() or (self._exhausted(None, HOPELESS * free.cost) if small else None)
+        if found is None:
+            raise PlanInfeasible(NOT_FOUND, help="there may be one: allow more time or memory")
+        if small:
             found = self._climb(found, until)
             if self.bound < found.cost:
-                found = self._exhausted(found)
+                found = self._exhausted(found, found.cost) or found
         complete = found.decode(self.about.mesh)
         return complete, price(complete, self.about.hardware, graph_roles(self.frame.graph)).objective, late
 
-    def _exhausted(self, known: Flat) -> Flat:
+    def _exhausted(self, known: Flat | None, below: int) -> Flat | None:
         """A small graph's best plan, and the bound raised to it, if going through all that may be better ends."""
         rate, moments = self.best
         extra = Priced(self.about, self.frame.lives, self.was, self.nodes, moments, rate, self.arrays)
@@ -172,20 +176,21 @@ class Within:
             nonlocal found
             flat = flat_of(self.frame, self.about, choice)
             cost = flat.cost
-            if cost < found.cost and int(flat.held().max()) <= self.limit and self._held(flat) <= self.limit:
+            better = cost < (below if found is None else found.cost)
+            if better and int(flat.held().max()) <= self.limit and self._held(flat) <= self.limit:
                 found = flat
                 return cost
             return None
 
         problem = NumericProblem.build(costs, edges, name=self.frame.graph.name)
-        if exhaust(problem, self._worth(rate, len(moments)), known.cost, judge):
-            self.bound = max(self.bound, found.cost)
+        if exhaust(problem, self._worth(rate, len(moments)), below, judge):
+            self.bound = max(self.bound, below if found is None else found.cost)
         return found
 
     def _held(self, flat: Flat) -> int:
         return self.measure(flat.decode(self.about.mesh))
 
-    def _any(self) -> Flat:
+    def _any(self) -> Flat | None:
         """The cheapest of all plans that came up and do fit."""
         for tried in sorted(self.tried, key=lambda one: one.cost):
             if int(tried.held.max()) <= self.limit and self._held(tried.flat) <= self.limit:
