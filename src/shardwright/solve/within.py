@@ -23,7 +23,7 @@ from ..ir.graph import Graph
 from ..propagate.complete import Complete
 from ..spec.sharding import ShardingSpec
 from .assign import Assigner, Assignment
-from .exhaust import exhaust
+from .exhaust import TooMany, exhaust
 from .flat import Flat, Frame
 from .mixed import mix, spliced
 from .numeric import NumericProblem
@@ -51,6 +51,8 @@ PAIRED = 2
 """So many plans that fit are mixed with so many that do not."""
 WIDE = 0.01
 """A gap, as a part of the bound, that is worth some more prices."""
+JUDGED = 600
+"""So many plans of a small graph are measured."""
 HOPELESS = 8
 """If the bound is so many times what a plan without a limit costs, none fits."""
 Measure = Callable[[Complete], int]
@@ -172,8 +174,13 @@ class Within:
         costs, edges, _ = self.about.terms(False, extra)
         found = known
 
+        judged = 0
+
         def judge(choice: Sequence[int]) -> int | None:
-            nonlocal found
+            nonlocal found, judged
+            judged += 1
+            if judged > JUDGED:
+                raise TooMany
             flat = flat_of(self.frame, self.about, choice)
             cost = flat.cost
             better = cost < (below if found is None else found.cost)
@@ -195,9 +202,7 @@ class Within:
         for tried in sorted(self.tried, key=lambda one: one.cost):
             if int(tried.held.max()) <= self.limit and self._held(tried.flat) <= self.limit:
                 return tried.flat
-        raise PlanInfeasible(
-            "no plan was found that fits in memory", help="there may be one: allow more time or memory"
-        )
+        return None
 
     def _climb(self, flat: Flat, until: float | None) -> Flat:
         """A small graph's plan after all changes of one thing that pay and fit."""
