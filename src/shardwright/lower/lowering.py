@@ -1,8 +1,8 @@
 """From a graph with complete shardings to the `Program`: mechanical, nothing is decided here.
 
-For each node: bring the operands to the shardings it needs (each reshard once per copy, from the copy that is
-cheapest), run the op on local shards, and note what sharding that leaves.  The four steps go by the names of
-the per-op pipeline: `infer_output_sharding`, `reshard_inputs`, `get_shard_args`, `create_sharded_output`.
+For each node: bring the operands to the shardings it needs (each reshard once per copy, from the copy that a
+solver named or the nearest one), run the op on local shards, and note what sharding that leaves.  The four steps go by
+the names of the per-op pipeline: `infer_output_sharding`, `reshard_inputs`, `get_shard_args`, `create_sharded_output`.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class Lowering:
         return made
 
     def copy_in(self, value: int, spec: ShardingSpec, cause: str) -> int:
-        """A copy of a value in this sharding, made from the cheapest one there is."""
+        """A copy of a value in this sharding, made from the one that was said, or else from the nearest."""
         spec = spec.closed()
         copies = self.copies[value]
         if spec in copies:

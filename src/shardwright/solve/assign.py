@@ -38,7 +38,7 @@ from ..spec.sharding import ShardingSpec
 from .compact import compact
 from .demand import Demand, Group
 from .numeric import Progress
-from .numeric.problem import FORBIDDEN, Ints
+from .numeric.problem import Ints
 from .polish import polish
 from .price import price
 from .routes import TOO_DEAR, RouteBook, Routes
@@ -431,4 +431,4 @@ class Assigner:
         return Complete(graph, self.mesh, inputs, tuple(decisions), tuple(outputs), (), 0, sources)
 
 
-__all__ = ["FORBIDDEN", "Assigner", "Assignment"]
+__all__ = ["Assigner", "Assignment"]

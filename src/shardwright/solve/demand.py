@@ -12,14 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..spec.sharding import ShardingSpec
 from .numeric.problem import Ints
 from .routes import Routes, Tree
-
-
-def finished(spec: ShardingSpec) -> ShardingSpec:
-    """The same with nothing pending."""
-    return ShardingSpec.make(spec.mesh, spec.dims) if spec.partial else spec
 
 
 class Group(NamedTuple):

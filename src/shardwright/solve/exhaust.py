@@ -15,6 +15,7 @@ from .numeric import NumericProblem
 from .numeric.messages import Messages
 
 SWEEPS = 60
+"""So many sweeps are made for the bound."""
 MOST = 100_000
 """So many choices are looked at; then it is not settled."""
 

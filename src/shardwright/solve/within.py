@@ -238,7 +238,10 @@ class Within:
                 found = self.at(min(max(low.price * 4, step), self._dearest(free)), _left(until))
                 hopeless = self.bound > HOPELESS * free.cost or found.price == self._dearest(free)
                 if hopeless and int(found.held.max()) > limit:
-                    raise PlanInfeasible(f"no plan fits: at node {self.moments[0]} every one holds more than the limit")
+                    raise PlanInfeasible(
+                        f"no plan fits: at node {self.moments[0]} every one holds more than the limit",
+                        help="allow more memory, or take a larger mesh",
+                    )
             else:
                 apart = self._bytes(low) - self._bytes(high)
                 if apart <= 0 or high.cost <= low.cost:

@@ -180,7 +180,7 @@ def _local_bytes(spec: ShardingSpec, shape: Shape, item_bytes: int) -> int:
 def nearest(
     copies: Sequence[ShardingSpec], target: ShardingSpec, shape: Shape, item_bytes: int
 ) -> tuple[int, tuple[Step, ...]]:
-    """The copy from which fewest bytes are sent, and the steps: one rule for whoever makes copies or prices them."""
+    """The copy from which fewest bytes are sent, and the steps; `hops.steps_to` is the rule for makers of copies."""
     ways = [reshard(copy, target, shape, item_bytes, idle=False) for copy in copies]
     best = min(range(len(ways)), key=lambda i: sum(step.bytes for step in ways[i]))
     return best, ways[best]

@@ -178,7 +178,7 @@ def test_plans_are_mixed_part_by_part() -> None:
     assert taking(cheap, dear, found).cost == cheap.cost
     assert sum(apart) == cheap.cost - dear.cost
     limit = (int(cheap.held().max()) + int(dear.held().max())) // 2
-    if cheap.held().max() > dear.held().max():
-        mixed = mix(cheap, dear, limit)
-        assert int(mixed.held().max()) <= limit
-        assert cheap.cost < mixed.cost < dear.cost
+    assert cheap.held().max() > dear.held().max()
+    mixed = mix(cheap, dear, limit)
+    assert int(mixed.held().max()) <= limit
+    assert cheap.cost < mixed.cost < dear.cost
