@@ -155,6 +155,21 @@ class Assigner:
             if demand.is_shared:
                 self.hub_of[v] = len(graph.nodes) + len(graph.inputs) + len(self.hub_of)
 
+    @cached_property
+    def order(self) -> list[int]:
+        """All variables as they come in the program: inputs before who first reads them, hubs after who makes them.
+
+        Messages then run along the program and back, and settle in a third of the sweeps.
+        """
+        graph, nodes = self.graph, len(self.graph.nodes)
+        first = {value: readers[0][0] if readers else nodes for value, readers in self.readers.items()}
+        at: list[tuple[int, int]] = [(n, 2) for n in range(nodes)]
+        at += [(first[value], 0) for value in graph.inputs]
+        for value in self.hub_of:
+            producer = graph.values[value].producer
+            at.append((first[value], 1) if producer is None else (producer[0], 3))
+        return sorted(range(len(at)), key=at.__getitem__)
+
     # -- choices ------------------------------------------------------------------------------------------
 
     def _ways(self, n: int) -> Ways:
@@ -375,7 +390,7 @@ class Assigner:
     ) -> Optimum:
         """The best choice for the plan's problem or the bound's."""
         costs, edges, _ = self.terms(bound, extra)
-        small = compact(costs, edges, self.graph.name)
+        small = compact(costs, edges, self.graph.name, order=self.order)
         found = solve_core(small.problem, solver, time_limit, tell)
         lower, unit = found.lower_bound + small.offset, FINE if bound else 1
         return Optimum(small.back(found.choice), -(-lower // unit), found.solver, found.timed_out)

@@ -168,8 +168,11 @@ def compact(
     name: str = "",
     kept: Collection[int] = (),
     layer: Sequence[int] | None = None,
+    order: Sequence[int] | None = None,
 ) -> Compact:
     """Arrays given more than once should be the same object; none is changed.
+
+    Variables that are left come in the order of their numbers, or in that of ``order``.
 
     With ``layer`` (-1: none), no two variables are linked whose layers are not next to each other.  Variables that are
     ``kept`` are not eliminated unless they have nothing to choose, and lose no strategies if they are of a layer; if
@@ -180,7 +183,7 @@ def compact(
         work.eliminate()
         if not work.prune():
             break
-    return work.result(name)
+    return work.result(name, order)
 
 
 class _Compaction:
@@ -299,9 +302,14 @@ class _Compaction:
                 self.tables[other][at] = self.once.turned(smaller)
         return found
 
-    def result(self, name: str) -> Compact:
-        left = [at for at in range(len(self.cost)) if not self.gone[at]]
+    def result(self, name: str, order: Sequence[int] | None) -> Compact:
+        left = [at for at in order or range(len(self.cost)) if not self.gone[at]]
         place = {at: i for i, at in enumerate(left)}
-        edges = [(place[i], place[j], table) for i in left for j, table in sorted(self.tables[i].items()) if i < j]
+        near = [sorted(((place[j], table) for j, table in self.tables[i].items()), key=_first) for i in left]
+        edges = [(i, j, table) for i, links in enumerate(near) for j, table in links if i < j]
         small = NumericProblem.build([self.cost[at] for at in left], edges, name=name)
         return Compact(small, self.offset, len(self.cost), tuple(left), tuple(self.steps), self.offsets)
+
+
+def _first(pair: tuple[int, Ints]) -> int:
+    return pair[0]

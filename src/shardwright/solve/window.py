@@ -17,6 +17,7 @@ import numpy as np
 from .bucket import eliminate
 from .numeric import NumericProblem, Progress, solve
 from .numeric.lots import Link, Lots
+from .numeric.narrow import narrow
 from .numeric.problem import Ints
 
 SWEEPS = 300
@@ -27,6 +28,10 @@ STILL = 6
 """After so many sweeps that raise the bound by nothing to speak of, it stands still."""
 NUDGED = 48
 """So many sweeps are then made with a preference."""
+SLOW = 2e-6
+"""Where a sweep raises the bound by no more than this part of it, it hardly rises any more."""
+ROOM = 1e-4
+"""As a part of the bound: how far beyond it choices are looked for then, at first."""
 BLUR = 4.0
 """What rounding in sums of floats may amount to, in the problem's unit."""
 NEGLIGIBLE = 1e-8
@@ -70,7 +75,47 @@ def blur(bound: float) -> float:
 
 
 def sweep(lots: Lots, until: float = inf) -> Swept:
-    """Sweep until bound and choice meet, or nothing more comes of it, or time is up."""
+    """Sweep until bound and choice meet, or nothing more comes of it, or time is up.
+
+    Once the bound hardly rises, only strategies are looked at whose slack is within some room above it.  The best
+    choice of those is the best of all if it is within the room: every other one is beyond.
+    """
+    found = Swept(lots.round(), 1 << 62, -inf)
+    turns, enough, room = 0, 2, ROOM
+    while True:
+        rise = inf
+        while turns < enough or (turns < SWEEPS and rise > SLOW * abs(found.bound)):
+            turns += 1
+            bound = lots.sweep()
+            rise, found.bound = bound - found.bound, max(found.bound, bound)
+            found.late = monotonic() > until
+            if turns % ROUND == 2 or found.late:
+                _round(lots, found)
+            if found.settled or found.late:
+                return found
+        slack, bound = lots.slack()
+        found.bound = max(found.bound, bound)
+        beyond = found.bound + room * abs(found.bound)
+        few = narrow(lots, slack, beyond - found.bound)
+        inner = _settle(few.lots, until)
+        if inner.cost + few.offset < found.cost:
+            found.picks, found.cost = few.wide(inner.picks), inner.cost + few.offset
+        found.late = inner.late
+        if found.cost <= beyond or found.late or turns >= SWEEPS or room >= 1.0:
+            found.bound = max(found.bound, min(inner.bound + few.offset, beyond))
+            return found
+        enough, room = min(SWEEPS, turns + ROUND), 4 * room
+
+
+def _round(lots: Lots, found: Swept) -> None:
+    picks = lots.round()
+    cost = lots.evaluate(picks)
+    if cost < found.cost:
+        found.picks, found.cost = picks, cost
+
+
+def _settle(lots: Lots, until: float) -> Swept:
+    """Sweep until bound and choice meet; where the bound stands still before they do, with a preference for a while."""
     found = Swept(lots.round(), 1 << 62, -inf)
     since = nudged = 0
     for turn in range(1, SWEEPS + 1):
@@ -80,10 +125,7 @@ def sweep(lots: Lots, until: float = inf) -> Swept:
             since = 0 if bound > found.bound + max(2.0, 1e-7 * abs(found.bound)) else since + 1
             found.bound = max(found.bound, bound)
         if turn % ROUND == 2 or since == STILL or found.late:
-            picks = lots.round()
-            cost = lots.evaluate(picks)
-            if cost < found.cost:
-                found.picks, found.cost = picks, cost
+            _round(lots, found)
         if found.settled or found.late:
             break
         if since >= STILL // 2 and found.cost - found.bound <= NEGLIGIBLE * abs(found.bound):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import product
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from shardwright.solve.numeric import NumericProblem, solve
 from shardwright.solve.numeric.lots import Link, Lots
 from shardwright.solve.numeric.messages import Messages
+from shardwright.solve.numeric.narrow import narrow
 from shardwright.solve.window import lots_of, solve_core, sweep
 
 
@@ -86,3 +88,52 @@ def test_a_preference_decides_between_equals_and_goes_again() -> None:
     lots.nudge(0.0)
     assert not lots.nudged
     assert sweep(lots).cost == 0
+
+
+def least_with(problem: NumericProblem, variable: int) -> list[int]:
+    """For every strategy of a variable what the best choice with it costs, by trying all choices."""
+    found = [1 << 60] * len(problem.costs[variable])
+    for choice in product(*(range(len(row)) for row in problem.costs)):
+        found[choice[variable]] = min(found[choice[variable]], problem.evaluate(choice).cost)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_slack_is_what_a_strategy_costs_beyond_the_bound_at_least(seed: int) -> None:
+    problem = random_problem(seed, nodes=6)
+    lots = lots_of(problem)
+    sharp = False
+    for _ in range(5):
+        before = lots.sweep()
+        slack, _ = lots.slack()
+        for variable, row in enumerate(slack):
+            for beyond, cost in zip(row.tolist(), least_with(problem, variable)):
+                assert before + beyond <= cost + 1e-6
+                sharp = sharp or before + beyond > cost - 1e-6
+    assert sharp, "a slack of nothing would be right too"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_narrow_problem_has_all_choices_within_the_room(seed: int) -> None:
+    problem = random_problem(seed, nodes=6)
+    lots = lots_of(problem)
+    for _ in range(4):
+        bound = lots.sweep()
+    slack, _ = lots.slack()
+    room = 25.0
+    few = narrow(lots, slack, room)
+    for choice in product(*(range(len(row)) for row in problem.costs)):
+        cost = problem.evaluate(choice).cost
+        inside = all(pick in kept for pick, kept in zip(choice, few.kept))
+        assert inside or cost > bound + room - 1e-6
+        if inside:
+            picks = [np.flatnonzero(kept == pick) for pick, kept, now in zip(choice, few.kept, few.place) if now >= 0]
+            assert few.lots.evaluate(picks) + few.offset == cost
+            assert [int(row[0]) for row in few.wide(picks)] == list(choice)
+
+
+def test_members_of_a_lot_keep_what_any_of_them_needs() -> None:
+    costs = np.array([[0, 50, 90], [50, 0, 90]])
+    few = narrow(lots := Lots([costs], []), lots.slack()[0], 10.0)
+    assert few.kept[0].tolist() == [0, 1]
+    assert few.lots.costs[0].tolist() == [[0, 50], [50, 0]]

@@ -13,6 +13,7 @@ bounds, which are rounded the safe way.
 | `elimination` | exact over a tree decomposition, branching on memory |
 | `messages` | message passing (TRW-S) with prices for memory: bound, reduced costs, rounded choices |
 | `lots` | the same without memory, for problems with equal parts: variables of a kind are visited as one |
+| `narrow` | such a problem without the strategies that only choices far from the bound use |
 | `ilp` | HiGHS on what message passing leaves open; the only file that knows it |
 | `search` | large-neighbourhood search: regions solved exactly |
 | `repair` | from a choice that does not fit to one that does |

@@ -113,6 +113,18 @@ class Lots:
             self._send(lot, lot.ahead)
         return sum(self._send(lot, lot.behind) for lot in reversed(self.lots))
 
+    def slack(self) -> tuple[list[Floats], float]:
+        """For every lot and strategy: by how much a choice in which a member takes it exceeds the bound, at least.
+
+        Sweeps once more: where a lot is visited, what is beyond the least there is beyond the bound.
+        """
+        found = []
+        for lot in self.lots:
+            sums = lot.sums()
+            found.append(_least(sums - _least(sums, 1)[:, None], 0))
+            self._send(lot, lot.ahead)
+        return found, sum(self._send(lot, lot.behind) for lot in reversed(self.lots))
+
     def _send(self, lot: _Lot, sides: Sequence[_Side]) -> float:
         # The ufuncs' own reductions: this runs some ten thousand times a second, on small arrays.
         sums = lot.sums()
