@@ -6,7 +6,9 @@ without one is tried first; if it is too large, prices on bytes are searched for
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from time import monotonic
 
@@ -52,7 +54,19 @@ def best_plan(
     measure: Measure | None = None,
 ) -> Assignment:
     """The best plan for a graph; ``measure`` says what a plan's Program holds, where memory is limited."""
-    asked = asked or Asked({}, {})
+    with _without_collecting():
+        return _best_plan(graph, mesh, hardware, asked or Asked({}, {}), solver, time_limit, measure)
+
+
+def _best_plan(
+    graph: Graph,
+    mesh: DeviceMesh,
+    hardware: Hardware,
+    asked: Asked,
+    solver: str,
+    time_limit: float | None,
+    measure: Measure | None,
+) -> Assignment:
     began = monotonic()
     for stack in _stacks(graph, mesh, hardware, asked) if solver in ("auto", "messages") else ():
         found = stack.solve(time_limit)
@@ -72,6 +86,19 @@ def best_plan(
     kept = fit(graph, about, asked.memory, None, asked.given, asked.out_specs, limit, measure)
     assert kept is not None
     return _no_better_than(kept, free)
+
+
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Leave Python's garbage where it is: a plan makes little, and looking for it goes through all that a capture left,
+    again and again."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def _no_better_than(tight: Assignment, free: Assignment) -> Assignment:

@@ -65,24 +65,26 @@ class _Once:
             found = self.known[key] = self.array(np.ascontiguousarray(table[0]))
         return found
 
-    def leaf(self, cost: Ints, table: Ints) -> tuple[Ints, Ints]:
-        """For each strategy of the neighbour the best price and pick."""
+    def leaf(self, cost: Ints, table: Ints) -> Ints:
+        """For each strategy of the neighbour the best price."""
         key = ("leaf", id(cost), id(table))
-        found: tuple[Ints, Ints] | None = self.known.get(key)
+        found: Ints | None = self.known.get(key)
         if found is None:
             self.kept += [cost, table]
-            total = cost[:, None] + table
-            found = self.known[key] = self.array(total.min(0)), total.argmin(0)
+            found = self.known[key] = self.array((cost[:, None] + table).min(0))
         return found
 
-    def between(self, cost: Ints, a: Ints, b: Ints) -> tuple[Ints, Ints]:
-        """For each pair of strategies of the two neighbours the best price and pick."""
+    def between(self, cost: Ints, a: Ints, b: Ints) -> Ints:
+        """For each pair of strategies of the two neighbours the best price."""
         key = ("between", id(cost), id(a), id(b))
-        found: tuple[Ints, Ints] | None = self.known.get(key)
+        found: Ints | None = self.known.get(key)
         if found is None:
             self.kept += [cost, a, b]
-            total = (cost[:, None] + a)[:, :, None] + b[:, None, :]
-            found = self.known[key] = self.array(total.min(0)), total.argmin(0)
+            own = cost[:, None] + a
+            least = own[0][:, None] + b[0]
+            for mine, theirs in zip(own[1:], b[1:]):  # much faster than all at once
+                np.minimum(least, mine[:, None] + theirs, out=least)
+            found = self.known[key] = self.array(least)
         return found
 
     def useful(self, cost: Ints, tables: Sequence[Ints], each: bool) -> Ints | None:
@@ -101,8 +103,9 @@ class _Once:
 
     def _useful(self, cost: Ints, tables: Sequence[Ints], each: bool) -> Ints | None:
         # What the second of two strategies saves against the first, at worst: first by a few columns of each table,
-        # which most pairs do not survive, then by all of them.
+        # which most pairs do not survive, then by all of them, table by table.
         more = cost[:, None] - cost
+        guesses = []
         for table in tables:
             columns = iter(table.T[:: max(1, table.shape[1] // SAMPLED)])
             column = next(columns)
@@ -110,16 +113,19 @@ class _Once:
             for column in columns:  # much faster than all at once
                 np.minimum(saved, column[:, None] - column, out=saved)
             more = np.minimum(more, saved) if each else more + saved
+            guesses.append(saved)
         np.fill_diagonal(more, -1)
         first, second = np.nonzero(more >= 0)
-        if not first.size:
-            return None
-        exact = cost[first] - cost[second]
-        for table in tables:
-            saved = (table[first] - table[second]).min(1)
-            exact = np.minimum(exact, saved) if each else exact + saved
+        total = more[first, second]
+        for table, saved in zip(tables, guesses):
+            if not first.size:
+                return None
+            exact = (table[first] - table[second]).min(1)
+            total = np.minimum(total, exact) if each else total + exact - saved[first, second]
+            left = total >= 0
+            first, second, total = first[left], second[left], total[left]
         beats = np.zeros(more.shape, np.bool_)
-        beats[first, second] = exact >= 0
+        beats[first, second] = True
         order = np.arange(cost.size)
         # Of two that beat each other the first stays.
         beaten = beats & ~(beats.T & (order[:, None] <= order))
@@ -135,6 +141,11 @@ class _Once:
         return found
 
 
+Step = tuple[Any, ...]
+"""A variable that was eliminated, its neighbours, its costs, and its tables with them; or one that lost strategies, no
+neighbours, and for each that was left what it was."""
+
+
 @dataclass(frozen=True, slots=True)
 class Compact:
     """A smaller problem whose optimum plus ``offset`` is the original's, and the way back."""
@@ -143,8 +154,7 @@ class Compact:
     offset: int
     size: int
     left: tuple[int, ...]
-    steps: tuple[tuple[int, int, int, Ints], ...]
-    """Variable, its neighbours or -1, and its strategy for theirs (or by its own, where some went)."""
+    steps: tuple[Step, ...]
     offsets: Mapping[int, int] = field(default_factory=dict)
     """The parts of the offset that come from each layer."""
 
@@ -152,13 +162,14 @@ class Compact:
         full = [0] * self.size
         for at, pick in zip(self.left, choice):
             full[at] = pick
-        for at, first, second, picks in reversed(self.steps):
-            if first < 0:
-                full[at] = int(picks[full[at]])
-            elif second < 0:
-                full[at] = int(picks[full[first]])
+        for at, near, own, *tables in reversed(self.steps):
+            if tables:
+                total = own
+                for other, table in zip(near, tables):
+                    total = total + table[:, full[other]]
+                full[at] = int(total.argmin())
             else:
-                full[at] = int(picks[full[first], full[second]])
+                full[at] = int(own[full[at]])
         return full
 
 
@@ -199,7 +210,7 @@ class _Compaction:
         self.cost = [self.once.array(row) for row in costs]
         self.tables: list[dict[int, Ints]] = [{} for _ in costs]
         self.gone = [False] * len(costs)
-        self.steps: list[tuple[int, int, int, Ints]] = []
+        self.steps: list[Step] = []
         self.offset = 0
         self.offsets: dict[int, int] = {}
         for i, j, table in edges:
@@ -236,20 +247,19 @@ class _Compaction:
             if not near:
                 pick = int(self.cost[at].argmin())
                 self.count(at, int(self.cost[at][pick]))
-                self.steps.append((at, -1, -1, np.full(self.cost[at].size, pick)))
+                self.steps.append((at, (), np.full(self.cost[at].size, pick)))
             elif len(near) == 1:
-                price, picks = self.once.leaf(self.cost[at], self.tables[at][near[0]])
-                self.cost[near[0]] = self.once.plus(self.cost[near[0]], price)
-                self.steps.append((at, near[0], -1, picks))
+                table = self.tables[at][near[0]]
+                self.cost[near[0]] = self.once.plus(self.cost[near[0]], self.once.leaf(self.cost[at], table))
+                self.steps.append((at, near, self.cost[at], table))
             else:
                 first, second = near
                 a, b = self.tables[at][first], self.tables[at][second]
                 size = a.shape[1] * b.shape[1]
                 if size > max(PAIR, a.size, b.size) or size * a.shape[0] > CUBE:
                     continue
-                price, picks = self.once.between(self.cost[at], a, b)
-                self.steps.append((at, first, second, picks))
-                self.link(first, second, price)
+                self.steps.append((at, near, self.cost[at], a, b))
+                self.link(first, second, self.once.between(self.cost[at], a, b))
             self.gone[at] = True
             for other in near:
                 del self.tables[other][at]
@@ -277,7 +287,7 @@ class _Compaction:
         for other in near:
             self.cost[other] = self.once.plus(self.cost[other], self.once.row(self.tables[at][other]))
             del self.tables[other][at]
-        self.steps.append((at, -1, -1, np.zeros(1, np.int64)))
+        self.steps.append((at, (), np.zeros(1, np.int64)))
         self.tables[at] = {}
         self.gone[at] = True
 
@@ -295,7 +305,7 @@ class _Compaction:
                 continue
             found = True
             self.cost[at] = self.once.rows(self.cost[at], kept)
-            self.steps.append((at, -1, -1, kept))
+            self.steps.append((at, (), kept))
             for other, table in self.tables[at].items():
                 smaller = self.once.rows(table, kept)
                 self.tables[at][other] = smaller

@@ -31,6 +31,8 @@ TOO_DEAR = 10**15
 STEPS = 64
 """Of equally dear ways the one with fewest steps is taken: prices are counted in so many parts, and a step is one."""
 FAR = 1 << 60
+MANY = 256
+"""From so many shardings on, going by single steps is faster than by middles."""
 EXACT = 6
 """Up to so many different readers the cheapest tree is found; beyond, a cheap one."""
 
@@ -50,11 +52,7 @@ class Routes:
     _trees: dict[tuple[int, tuple[int, ...]], tuple[int, Tree]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        closed = self.step.copy()
-        np.fill_diagonal(closed, 0)
-        for middle in range(len(closed)):
-            np.minimum(closed, closed[:, middle, None] + closed[None, middle], out=closed)
-        self.closed = closed
+        self.closed = closed = _by_rows(self.step) if len(self.step) > MANY else _by_middles(self.step)
         self.least: Ints = closed // STEPS
         """Picoseconds that show, from row to column."""
 
@@ -150,6 +148,35 @@ class Routes:
         for place in self.path(source, target):
             made.setdefault(place, source)
             source = place
+
+
+def _by_middles(step: Ints) -> Ints:
+    """The cheapest ways of any number of steps: Floyd and Warshall."""
+    closed = step.copy()
+    np.fill_diagonal(closed, 0)
+    for middle in range(len(closed)):
+        np.minimum(closed, closed[:, middle, None] + closed[None, middle], out=closed)
+    return closed
+
+
+def _by_rows(step: Ints) -> Ints:
+    """The same, where there are few steps from each: a step and then the best known, until nothing gets better."""
+    closed = step.copy()
+    np.fill_diagonal(closed, 0)
+    rows = []
+    for i, row in enumerate(step):
+        ends = np.flatnonzero(row < FAR)
+        ends = ends[ends != i]
+        if ends.size:
+            rows.append((closed[i], ends, row[ends][:, None]))
+    better = True
+    while better:
+        before = closed.copy()
+        for row, ends, prices in rows:
+            np.minimum(row, (closed[ends] + prices).min(0), out=row)
+        rows.reverse()
+        better = not np.array_equal(before, closed)
+    return closed
 
 
 def _closed_by(closed: Ints, joint: Ints) -> Ints:
