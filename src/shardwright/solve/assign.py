@@ -19,7 +19,7 @@ left to do.  Else the plan is solved for too, and single changes that pay are ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from time import monotonic
@@ -68,6 +68,9 @@ class Extra(Protocol):
 
     def edge(self, value: int, group: Group) -> Ints | None:
         """What a reader costs by what it wants, for each hub, or where there is none by choice of the decider."""
+
+    def links(self) -> Iterable[tuple[int, int, Ints]]:
+        """What two variables cost together, beside that."""
 
 
 @dataclass(frozen=True)
@@ -334,6 +337,8 @@ class Assigner:
                     costs[hubs[v]] = costs[hubs[v]] + table[:, 0]
                 else:
                     edges.append((hubs[v], group.variable, self._more(table, v, group, extra)))
+        if extra is not None:
+            edges += extra.links()
         return costs, edges, hubs
 
     def _more(self, table: Ints, value: int, group: Group, extra: Extra | None) -> Ints:

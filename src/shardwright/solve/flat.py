@@ -182,7 +182,10 @@ class Flat:
         return sum(way.time for way in self.ways) + sum(self.spent(v) for v in range(len(self.frame.graph.values)))
 
     def held(self) -> Ints:
-        """Bytes at every node, but for copies in passing and what collectives pack."""
+        """Bytes while every node runs: what is kept, and what the node has made of that to read.
+
+        What is there while copies are made, and what collectives pack, is not counted.
+        """
         frame, lives, graph = self.frame, self.frame.lives, self.frame.graph
         count = len(graph.values)
         # A value has what lies as it was made and what is kept; each is a piece of its own or part of another's.
@@ -210,9 +213,11 @@ class Flat:
             if base is not None:
                 need = self.ways[life.start].operands[graph.nodes[life.start].inputs.index(base)]
                 resident = self.hubs.get(base, self.home(base))
-                if need == resident:
+                if need == self.home(base) and base in lives.stays:
+                    shared = made[base]
+                elif need == resident:
                     shared = kept[base]
-                elif need == self.home(base) and (base in lives.stays or life.start == lives.of[base].read):
+                elif need == self.home(base) and life.start == lives.of[base].read:
                     shared = made[base]
             if shared >= 0:
                 made[v] = shared
@@ -220,9 +225,20 @@ class Flat:
             else:
                 made[v] = piece(home, v, life.start, lives.moments - 1 if v in lives.stays else until)
             kept[v] = made[v]
-            # Of what the caller holds other copies are made from that, too; they are not counted.
-            if not same and life.read <= life.end and v not in lives.stays:
+            if v in lives.stays:
+                # What the caller holds is read as it is by all who want it so; what is kept is there for the others.
+                others = [n for n, place in frame.readers[v] if self.ways[n].operands[place] != home]
+                if not same and others:
+                    kept[v] = piece(hub, v, others[0], self._last(v, hub, others[-1]))
+            elif not same and life.read <= life.end:
                 kept[v] = piece(hub, v, life.read + later, self._last(v, hub, life.end))
+        for n, node in enumerate(graph.nodes):
+            shown = {node.inputs[o] for _, o in node.views}  # a copy that a view shows is the view's own
+            for v, spec in {(v, spec) for v, spec in zip(node.inputs, self.ways[n].operands) if v not in shown}:
+                home = self.home(v)
+                as_made = spec == home and (v in lives.stays or n == lives.of[v].read)
+                if spec != self.hubs.get(v, home) and not as_made:
+                    piece(spec, v, n, n)
         change = np.zeros(lives.moments + 2, np.int64)
         begins, ends, sizes = np.array(start), np.minimum(np.array(end), lives.moments - 1), np.array(size)
         there = begins <= ends

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from ..cost.memory import local_bytes
+from ..spec.sharding import ShardingSpec
 from .assign import Assigner, Extra
 from .demand import Group
 from .flat import Lives
@@ -40,6 +42,8 @@ class Priced(Extra):
 
     def __post_init__(self) -> None:
         self.demands, self.graph = self.about.demands, self.about.graph
+        self._shows = {node.results[r]: node.inputs[o] for node in self.graph.nodes for r, o in node.views}
+        self._far_known: dict[int, frozenset[int]] = {}
 
     def _cost(self, places: Ints, count: int, value: int) -> Ints | None:
         if not count or not self.price:
@@ -95,31 +99,36 @@ class Priced(Extra):
     def edge(self, value: int, group: Group) -> Ints | None:
         if not 0 <= group.variable < len(self.graph.nodes) or len(group.places) > 1:
             return None
-        if self.was[value] in self.lives.stays:
-            return None
-        last, view = self._last(value, group), self._view(value, group)
-        if last is None or view is None:
-            return view if last is None else last
-        key = ("both", id(last), id(view))
-        return self.arrays.setdefault(key, last + view)
+        read, view = self._read(value, group), self._view(value, group)
+        if read is None or view is None:
+            return view if read is None else read
+        key = ("both", id(read), id(view))
+        return self.arrays.setdefault(key, read + view)
 
     def _rows(self, value: int) -> Ints:
         return self._all(value) if self.demands[value].is_shared else self.demands[value].made
 
-    def _last(self, value: int, group: Group) -> Ints | None:
-        """At the last reader: what it reads is there, or what it makes of that."""
-        node = self.nodes[group.variable]
-        was = self.was[value]
-        if self.lives.of[was].end != node or was in self.lives.shows:
+    def _read(self, value: int, group: Group) -> Ints | None:
+        """While a node runs, what it reads is there: what is kept, or a copy, beside that if there are more readers."""
+        node, was = self.nodes[group.variable], self.was[value]
+        made = self._cost(group.places[0], sum(t == node for t in self.moments), value)
+        if made is None:
             return None
-        count = sum(t == node for t in self.moments)
-        kept, made = self._cost(self._rows(value), count, value), self._cost(group.places[0], count, value)
-        if kept is None or made is None:
+        life, mine = self.lives.of[was], self.graph.nodes[group.variable]
+        shown = any(mine.inputs[o] == value for _, o in mine.views)
+        stays = was in self.lives.stays
+        last = life.end == node and was not in self.lives.shows and not stays
+        # What the caller holds, and before it becomes what is kept also what was made, may be read as it is.
+        first = self.demands[value].is_shared if stays else life.read == node
+        if not last and (shown or first):
             return None
-        key = ("last", id(kept), id(made))
+        rows = self._rows(value)
+        key = ("read", last, id(rows), id(group.places[0]), id(made))
         found = self.arrays.get(key)
         if found is None:
-            found = self.arrays[key] = np.minimum(kept[:, None], made[None, :])
+            need = group.places[0]
+            found = np.where((rows[:, None] == need[None, :]) & (not last), 0, made[None, :])
+            self.arrays[key] = found
         return found
 
     def _view(self, value: int, group: Group) -> Ints | None:
@@ -130,12 +139,15 @@ class Priced(Extra):
             return None
         result = node.results[view]
         theirs = self.lives.of[self.was[result]]
-        count = sum(theirs.start < t < theirs.end for t in self.moments)
+        far = self._far(result)
+        count = sum(theirs.start < t < theirs.end and t not in far for t in self.moments)
         reach = self.lives.reach.get(self.was[result], theirs.end)
         longer = sum(reach < t < theirs.end for t in self.moments)
         made = self.demands[result].made
         alone, shared = self._cost(made, count, result), self._cost(made, longer, result)
         if alone is None:
+            return None
+        if self.was[value] in self.lives.stays:
             return None
         rows, need = self._rows(value), group.places[0]
         key = ("view", id(rows), id(need), id(alone), id(shared))
@@ -144,3 +156,70 @@ class Priced(Extra):
             found = np.where(rows[:, None] == need[None, :], 0 if shared is None else shared[None, :], alone[None, :])
             self.arrays[key] = found
         return found
+
+    # -- views of views -----------------------------------------------------------------------------------
+
+    def _way_back(self, view: int) -> list[int]:
+        """From a view to what it shows, to what that shows, and so on."""
+        found = [view]
+        while found[-1] in self._shows:
+            found.append(self._shows[found[-1]])
+        return found
+
+    def _far(self, view: int) -> frozenset[int]:
+        """Moments at which a view is there, what it shows in the end is, and nothing between them."""
+        found = self._far_known.get(view)
+        if found is None:
+            way = self._way_back(view)
+            root, lives = way[-1], self.lives.of
+            seen = frozenset[int]()
+            if len(way) > 2 and self.demands[root].is_shared and self.was[root] not in self.lives.stays:
+                last, first = lives[self.was[view]], lives[self.was[root]]
+                start = max(lives[self.was[v]].end - 1 for v in way[1:-1])
+                seen = frozenset(
+                    t
+                    for t in self.moments
+                    if max(start, last.start) < t < min(last.end, first.end) and first.is_kept(t) and not first.turns(t)
+                )
+            found = self._far_known[view] = seen
+        return found
+
+    def links(self) -> Iterator[tuple[int, int, Ints]]:
+        """If a view of a view does not lie as it would without a copy on the way, it is there beside what it shows."""
+        for view in self._shows:
+            count = len(self._far(view))
+            made = self.demands[view].made
+            cost = self._cost(made, count, view)
+            if cost is None:
+                continue
+            way = self._way_back(view)
+            key = (
+                "far",
+                id(self.demands[way[-1]].routes),
+                id(cost),
+                *(id(self.about.ways[self._node(v)]) for v in way[:-1]),
+            )
+            found = self.arrays.get(key)
+            if found is None:
+                found = self.arrays[key] = self._apart(way, cost)
+            yield self.about.hub_of[way[-1]], self.demands[view].decider, found
+
+    def _node(self, value: int) -> int:
+        producer = self.graph.values[value].producer
+        assert producer is not None
+        return producer[0]
+
+    def _apart(self, way: Sequence[int], cost: Ints) -> Ints:
+        """For each sharding of what is shown and each choice of who makes the view: what that holds beside it."""
+        specs = self.demands[way[-1]].routes.specs
+        images: list[set[ShardingSpec]] = [{spec} for spec in specs]
+        for base, view in pairwise(reversed(way)):
+            node = self.graph.nodes[self._node(view)]
+            place, result = node.inputs.index(base), node.results.index(view)
+            leads: dict[ShardingSpec, set[ShardingSpec]] = {}
+            for one in self.about.ways[self._node(view)]:
+                leads.setdefault(one.operands[place], set()).add(one.results[result])
+            images = [set().union(*(leads.get(spec, ()) for spec in image)) for image in images]
+        ends = self.demands[way[0]].routes
+        rows = [np.isin(self.demands[way[0]].made, [ends.at[spec] for spec in image]) for image in images]
+        return np.where(np.stack(rows), 0, cost[None])

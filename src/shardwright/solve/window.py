@@ -74,17 +74,18 @@ def blur(bound: float) -> float:
     return BLUR + 2e-13 * abs(bound)
 
 
-def sweep(lots: Lots, until: float = inf) -> Swept:
+def sweep(lots: Lots, until: float = inf, rough: bool = False) -> Swept:
     """Sweep until bound and choice meet, or nothing more comes of it, or time is up.
 
     Once the bound hardly rises, only strategies are looked at whose slack is within some room above it.  The best
-    choice of those is the best of all if it is within the room: every other one is beyond.
+    choice of those is the best of all if it is within the room: every other one is beyond.  If a ``rough`` choice will
+    do, that is looked for sooner.
     """
     found = Swept(lots.round(), 1 << 62, -inf)
-    turns, enough, room = 0, 2, ROOM
+    turns, enough, room, slow = 0, 2, ROOM * (10 if rough else 1), SLOW * (50 if rough else 1)
     while True:
         rise = inf
-        while turns < enough or (turns < SWEEPS and rise > SLOW * abs(found.bound)):
+        while turns < enough or (turns < SWEEPS and rise > slow * abs(found.bound)):
             turns += 1
             bound = lots.sweep()
             rise, found.bound = bound - found.bound, max(found.bound, bound)

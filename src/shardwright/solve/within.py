@@ -17,13 +17,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from time import monotonic
 
+import numpy as np
+
 from ..cost.overlap import graph_roles
 from ..errors import PlanInfeasible
 from ..ir.graph import Graph
 from ..propagate.complete import Complete
 from ..spec.sharding import ShardingSpec
-from .assign import Assigner, Assignment
-from .exhaust import TooMany, exhaust
+from .assign import Assigner, Assignment, Terms
+from .deep import Deep, DeepChoice, Inner
+from .exhaust import Room, TooMany, exhaust
 from .flat import Flat, Frame
 from .mixed import mix, spliced
 from .numeric import NumericProblem
@@ -33,11 +36,14 @@ from .prices import SCALE, Priced
 from .routes import TOO_DEAR
 from .space import Way
 from .stack import DeepPlan, Stack
+from .window import sweep
 
 PRICES = 14
 """So many prices are tried at most."""
 ROUNDS = 4
 """So often the limit is lowered where the Program itself holds more than was counted."""
+GENTLE = 3
+"""So often the price is raised by little, until a plan fits; then by more."""
 MOVES = 2
 """So often the price is moved to another moment."""
 NEAR = 10
@@ -69,6 +75,9 @@ class Tried:
     held: Ints
     """Bytes by moment."""
 
+    def is_like(self, other: Tried) -> bool:
+        return self.cost == other.cost and bool((self.held == other.held).all())
+
 
 @dataclass
 class Within:
@@ -85,6 +94,10 @@ class Within:
     best: tuple[int, list[int]] = (0, [])
     """The price that gave it, and at which moments."""
     tried: list[Tried] = field(default_factory=list)
+    settled: bool = False
+    """Whether all plans that may be better were gone through."""
+    known: dict[tuple[int, ...], Tried] = field(default_factory=dict)
+    """The same, by price, whether it is rough, and moments."""
     arrays: dict[object, Ints] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -96,23 +109,40 @@ class Within:
 
     # -- one price ----------------------------------------------------------------------------------------
 
-    def at(self, price: int, seconds: float | None) -> Tried:
-        """The best plan with a price on bytes."""
-        extra = Priced(self.about, self.frame.lives, self.was, self.nodes, self.moments, price, self.arrays)
-        if self.stack is not None:
-            found = self.stack.optimum(False, seconds, extra)
-            if found is not None:
-                least, plan = found
-                flat = flat_of(self.frame, self.about, plan)
-                self._raise(least.lower_bound, price)
-                self.tried.append(Tried(price, flat, flat.cost, flat.held()))
-                return self.tried[-1]
+    def at(self, price: int, seconds: float | None, rough: bool = False) -> Tried:
+        """The best plan with a price on bytes; a ``rough`` one says nothing about the bound."""
+        key = (price, rough, *self.moments)
+        if key not in self.known:
+            extra = Priced(self.about, self.frame.lives, self.was, self.nodes, self.moments, price, self.arrays)
+            plan: DeepPlan | Sequence[int]
+            if self.stack is None:
+                best = self.about.optimum(False, "auto", seconds, None, extra)
+                plan = best.choice
+                self._raise(best.lower_bound, price)
+            elif rough:
+                plan = self._copied(self.stack, extra)
+            else:
+                found = self.stack.optimum(False, seconds, extra)
+                if found is None:
+                    raise _Irregular
+                plan = found[1]
+                self._raise(found[0].lower_bound, price)
+            flat = flat_of(self.frame, self.about, plan)
+            self.known[key] = Tried(price, flat, flat.cost, flat.held())
+            self.tried.append(self.known[key])
+        return self.known[key]
+
+    def _copied(self, stack: Stack, extra: Priced) -> DeepPlan:
+        """The short stack's best plan, with the same in all layers that it leaves out as in the one before them."""
+        small = stack.compacted(self.about.terms(False, extra))
+        inner = Inner.of(small, stack.layer, stack.key, stack.short.low)
+        if not inner.is_regular():
             raise _Irregular
-        best = self.about.optimum(False, "auto", seconds, None, extra)
-        self._raise(best.lower_bound, price)
-        flat = flat_of(self.frame, self.about, best.choice)
-        self.tried.append(Tried(price, flat, flat.cost, flat.held()))
-        return self.tried[-1]
+        short = Deep(inner, 0)
+        swept = sweep(short.lots, rough=True)
+        choices = DeepChoice(short, swept.picks, swept.cost, 0, False).choices()
+        here = stack.short.low - 1
+        return DeepPlan(stack, [*choices[:here], *[choices[here]] * stack.short.out, *choices[here:]])
 
     def _raise(self, least: int, price: int) -> None:
         below = least - self._worth(price, len(self.moments))
@@ -157,42 +187,69 @@ class Within:
                 break
         small = self.stack is None and sum(map(len, self.about.ways)) <= CLIMBED
         if found is None:
-            found = self._any() or (self._exhausted(None, HOPELESS * free.cost) if small else None)
+            found = self._any() or (self._exhausted(None, TOO_DEAR, until) if small else None)
+        if found is None and self.settled:
+            raise PlanInfeasible("no plan fits: all were gone through", help="allow more memory, or take a larger mesh")
         if found is None:
             raise PlanInfeasible(NOT_FOUND, help="there may be one: allow more time or memory")
         if small:
             found = self._climb(found, until)
             if self.bound < found.cost:
-                found = self._exhausted(found, found.cost) or found
+                found = self._exhausted(found, found.cost, until) or found
         complete = found.decode(self.about.mesh)
         return complete, price(complete, self.about.hardware, graph_roles(self.frame.graph)).objective, late
 
-    def _exhausted(self, known: Flat | None, below: int) -> Flat | None:
+    def _exhausted(self, known: Flat | None, below: int, until: float | None) -> Flat | None:
         """A small graph's best plan, and the bound raised to it, if going through all that may be better ends."""
         rate, moments = self.best
-        extra = Priced(self.about, self.frame.lives, self.was, self.nodes, moments, rate, self.arrays)
-        costs, edges, _ = self.about.terms(False, extra)
-        found = known
-
-        judged = 0
+        found, judged = known, 0
 
         def judge(choice: Sequence[int]) -> int | None:
             nonlocal found, judged
+            flat = flat_of(self.frame, self.about, choice)
+            cost = flat.cost
+            if cost >= (below if found is None else found.cost) or int(flat.held().max()) > self.limit:
+                return None
             judged += 1
             if judged > JUDGED:
                 raise TooMany
-            flat = flat_of(self.frame, self.about, choice)
-            cost = flat.cost
-            better = cost < (below if found is None else found.cost)
-            if better and int(flat.held().max()) <= self.limit and self._held(flat) <= self.limit:
-                found = flat
-                return cost
-            return None
+            if self._held(flat) > self.limit:
+                return None
+            found = flat
+            return cost
 
+        costs, edges, _ = self._terms(moments, rate)
         problem = NumericProblem.build(costs, edges, name=self.frame.graph.name)
-        if exhaust(problem, self._worth(rate, len(moments)), below, judge):
+        if exhaust(problem, self._worth(rate, len(moments)), self._room(), below, judge, until):
             self.bound = max(self.bound, below if found is None else found.cost)
+            self.settled = True
         return found
+
+    def _terms(self, moments: Sequence[int], price: int) -> Terms:
+        extra = Priced(self.about, self.frame.lives, self.was, self.nodes, moments, price, self.arrays)
+        return self.about.terms(False, extra)
+
+    def _room(self) -> Room:
+        """What is held at every moment, by what a byte costs there."""
+        free, plain, _ = self._terms([], 0)
+        rows: list[list[Ints]] = [[] for _ in free]
+        pairs: list[dict[tuple[int, int], Ints]] = []
+        for moment in self.candidates:
+            costs, edges, _ = self._terms([moment], SCALE)
+            for row, cost, base in zip(rows, costs, free):
+                row.append(cost - base)
+            here: dict[tuple[int, int], Ints] = {}
+            for i, (a, b, table) in enumerate(edges):
+                more = table - plain[i][2] if i < len(plain) else table
+                if more.any():
+                    here[a, b] = here[a, b] + more if (a, b) in here else more
+            pairs.append(here)
+        shapes = {key: table.shape for here in pairs for key, table in here.items()}
+        every = {
+            key: np.stack([here.get(key, np.zeros(shape, np.int64)) for here in pairs], 2)
+            for key, shape in shapes.items()
+        }
+        return Room(self.limit, [np.stack(row, 1) for row in rows], every)
 
     def _held(self, flat: Flat) -> int:
         return self.measure(flat.decode(self.about.mesh))
@@ -225,7 +282,7 @@ class Within:
         low = free
         if high is not None and int(high.held.max()) > limit:
             low, high = high, None
-        tried = moved = 0
+        tried = moved = raised = 0
         late = False
         while tried < PRICES:
             tried += 1
@@ -233,25 +290,24 @@ class Within:
                 late = True
                 break
             if high is None:
+                raised += 1
+                rough = self.stack is not None and raised <= GENTLE
                 over = max(1, self._bytes(low) - limit * len(self.moments))
                 step = max(1, low.cost // 25 * SCALE // over)
-                found = self.at(min(max(low.price * 4, step), self._dearest(free)), _left(until))
+                asked = max(low.price * (2 if raised <= GENTLE else 8), step)
+                found = self.at(min(asked, self._dearest(free)), _left(until), rough)
                 hopeless = self.bound > HOPELESS * free.cost or found.price == self._dearest(free)
-                if hopeless and int(found.held.max()) > limit:
+                if hopeless and not rough and int(found.held.max()) > limit:
                     raise PlanInfeasible(
                         f"no plan fits: at node {self.moments[0]} every one holds more than the limit",
                         help="allow more memory, or take a larger mesh",
                     )
             else:
-                apart = self._bytes(low) - self._bytes(high)
-                if apart <= 0 or high.cost <= low.cost:
-                    break
-                crossing = (high.cost - low.cost) * SCALE // apart
-                if crossing <= low.price or crossing >= high.price:
+                crossing = self._crossing(low, high)
+                if crossing is None:
                     break
                 found = self.at(crossing, _left(until))
-                same = [one for one in (low, high) if one.cost == found.cost and (one.held == found.held).all()]
-                if same:
+                if found.is_like(low) or found.is_like(high):
                     break
             worst = self._worst(found)
             if worst is not None and moved < MOVES:
@@ -277,6 +333,14 @@ class Within:
             self.at(min(other, self._dearest(free)), _left(until))
             best = min(best, self._between(limit, PAIRED), self._cut(limit), key=lambda flat: flat.cost)
         return best, high, late
+
+    def _crossing(self, low: Tried, high: Tried) -> int | None:
+        """The price at which two plans are equally good; None if it is not between theirs."""
+        apart = self._bytes(low) - self._bytes(high)
+        if apart <= 0 or high.cost <= low.cost:
+            return None
+        found = (high.cost - low.cost) * SCALE // apart
+        return found if low.price < found < high.price else None
 
     def _pairs(self, limit: int, count: int) -> Iterator[tuple[Flat, Flat]]:
         """Plans that are too large, with dearer ones that fit."""
