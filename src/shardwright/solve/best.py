@@ -41,6 +41,8 @@ class Asked:
     """Bytes on a device."""
     stays: bool = False
     """Whether outputs that nobody asked for in a sharding are delivered as they are cut."""
+    uneven: bool = False
+    """Whether dims may be split that do not divide: shards are then padded to the largest."""
 
 
 def best_plan(
@@ -114,8 +116,8 @@ def _left(time_limit: float | None, began: float) -> float | None:
 def assigner_of(graph: Graph, mesh: DeviceMesh, hardware: Hardware, asked: Asked) -> Assigner:
     """The numeric problem of a graph as it is, without a limit of memory."""
     return Assigner(
-        graph, mesh, hardware, asked.given, asked.out_specs, allows=asked.allows, offer=asked.offer,
-        most_gathered=asked.most_gathered, stays=asked.stays,
+        graph, mesh, hardware, asked.given, asked.out_specs, asked.uneven, asked.allows, asked.offer,
+        asked.most_gathered, asked.stays,
     )  # fmt: skip
 
 

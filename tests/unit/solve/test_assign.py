@@ -232,6 +232,20 @@ def test_one_problem_lies_above_and_one_below(mesh: str) -> None:
             assert at_best_hubs(above, choice) >= cost, (mesh, seed)
 
 
+@pytest.mark.parametrize("mesh", MESHES[1:])
+def test_uneven_when_told(mesh: str) -> None:
+    """Of sizes that nothing divides: what is split then costs less, and what the lowered Program costs."""
+    for seed in range(12):
+        graph = random_graph(seed, 6, (769, 1531, 3077))
+        even = best_plan(graph, DeviceMesh(mesh), H100)
+        assert not any(dim.axes for spec in even.complete.inputs for dim in spec.dims)
+        uneven = best_plan(graph, DeviceMesh(mesh), H100, Asked({}, {}, uneven=True))
+        program = lower(uneven.complete)
+        check_structure(program)
+        assert program_cost(program, H100, graph).objective == uneven.objective, (mesh, seed)
+        assert uneven.lower_bound <= uneven.objective < even.objective, (mesh, seed)
+
+
 def told(seed: int, mesh: DeviceMesh) -> tuple[dict[int, ShardingSpec], dict[int, ShardingSpec]]:
     """For every third graph shardings of a value and of an output."""
     if seed % 3:
