@@ -12,8 +12,8 @@ from pathlib import Path
 import click
 
 from . import __version__
-from .cli_plan import COMMANDS
-from .errors import ShardwrightError
+from .cli_plan import COMMANDS, for_file, for_folder, write_file
+from .errors import ShardwrightError, SpecError
 
 
 class _Friendly(click.Group):
@@ -41,7 +41,8 @@ for _command in COMMANDS:
 @click.argument("operators", nargs=-1, metavar="[OPERATOR]...")
 @click.option("--yaml", "form", flag_value="yaml", help="Print the YAML report.")
 @click.option("--json", "form", flag_value="json", help="Print the same as JSON.")
-@click.option("--emit", type=click.Path(path_type=Path), metavar="DIR", help="Write DTensor code and its tests to DIR.")
+@click.option("--emit", type=click.Path(path_type=Path), metavar="DIR", callback=for_folder,
+              help="Write DTensor code and its tests to DIR.")  # fmt: skip
 @click.option("--spawned", is_flag=True, help="With --emit: tests that start one process a rank (DTensorTestBase).")
 @click.option("--quick", is_flag=True, help="Fewer calls and inputs, as --all does.")
 @click.option("--all", "everything", is_flag=True, help="Every operator of PyTorch's OpInfo database.")
@@ -49,7 +50,9 @@ for _command in COMMANDS:
 @click.option("--jobs", default=1, show_default=True, help="With --all or --book torch: processes at a time.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="PATH",
               help="With --all: the folder of the reports; with --book torch: the page beside DTensor's.")  # fmt: skip
+@click.pass_context
 def discover(
+    ctx: click.Context,
     operators: tuple[str, ...],
     form: str | None,
     emit: Path | None,
@@ -65,6 +68,8 @@ def discover(
     OPERATOR is a function (torch.cross, torch.nn.functional.relu), an ATen overload (aten.add.Tensor) or an operator of
     your own (torch.ops.mylib.myop).
     """
+    look = for_file if book == "torch" else for_folder
+    look(ctx, next(option for option in ctx.command.params if option.name == "out"), out)
     if book == "torch":
         _check_torch_book(operators, jobs, out)
     elif book is not None:
@@ -146,9 +151,18 @@ def _check_torch_book(ops: tuple[str, ...], jobs: int, out: Path | None) -> None
     comparisons = check_book(ops or None, jobs, progress)
     click.echo(text_of(comparisons))
     if out is not None:
-        out.write_text(page(comparisons))
+        write_file(out, page(comparisons))
     if any(comparison.unexplained for comparison in comparisons):
         sys.exit(1)
+
+
+def _beside_new_folders(ctx: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
+    """A file whose folders are made where they are not there."""
+    if path is not None and path.is_dir():
+        raise SpecError(f"{option.opts[-1]} {str(path)!r} is a folder", help="name a file in it")
+    if path is not None:
+        for_folder(ctx, option, path.parent)
+    return path
 
 
 @main.command()
@@ -156,9 +170,12 @@ def _check_torch_book(ops: tuple[str, ...], jobs: int, out: Path | None) -> None
 @click.option("--op", "operators", multiple=True, metavar="OPERATOR", help="Only these; may be given several times.")
 @click.option("--jobs", default=2, show_default=True, help="Processes at a time.")
 @click.option("--json", "as_json", is_flag=True, help="Print all entries as JSON.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write the findings as Markdown to FILE.")
-@click.option("--scripts", type=click.Path(path_type=Path), metavar="DIR", help="Write each fault's script to DIR.")
-@click.option("--emit", type=click.Path(path_type=Path), metavar="DIR", help="Write code for missing rules to DIR.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", callback=_beside_new_folders,
+              help="Write the findings as Markdown to FILE.")  # fmt: skip
+@click.option("--scripts", type=click.Path(path_type=Path), metavar="DIR", callback=for_folder,
+              help="Write each fault's script to DIR.")  # fmt: skip
+@click.option("--emit", type=click.Path(path_type=Path), metavar="DIR", callback=for_folder,
+              help="Write code for missing rules to DIR.")  # fmt: skip
 def audit(
     what: str,
     operators: tuple[str, ...],

@@ -8,13 +8,77 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from .errors import SpecError
+from .errors import SpecError, near_misses
+
+Command = click.Command
+RETURNS = "(fn, args) or (fn, args, keywords)"
+NAMED = """
+\b
+FILE.py:NAME (or module:NAME) names a function without parameters that returns
+(fn, args) or (fn, args, keywords), where fn(*args, **keywords) is what is to be
+split: a function of NumPy arrays or PyTorch tensors, or a PyTorch module.
+Shapes are enough as arguments.  Other keywords of shardwright.plan, such as
+optimizer and loss for a training step, may be among the keywords.
+
+\b
+    # train.py
+    import numpy as np, shardwright as sw
+    def mlp(x, w1, w2):
+        return np.maximum(x @ w1, 0) @ w2
+    def program():
+        sizes = (4096, 512), (512, 2048), (2048, 512)
+        return mlp, [sw.ShapeDtype(size, np.float32) for size in sizes]
+
+\b
+    $ shardwright {command}
+"""
+
+
+def _says(command: str) -> Callable[[Command], Command]:
+    """The command's help, with what a program is and an example."""
+
+    def add(command_of: Command) -> Command:
+        command_of.help = f"{command_of.help}\n{NAMED.format(command=command)}"
+        return command_of
+
+    return add
+
+
+def for_file(ctx: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
+    """A path that a file can be written to, looked at before any work is done."""
+    if path is None:
+        return None
+    name = option.opts[-1]
+    if path.is_dir():
+        raise SpecError(f"{name} {str(path)!r} is a folder", help="name a file in it")
+    if not path.parent.is_dir():
+        raise SpecError(
+            f"{name} {str(path)!r}: there is no folder {str(path.parent)!r}", help="make it, or name another"
+        )
+    return path
+
+
+def for_folder(ctx: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
+    """A path at which a folder is or can be made."""
+    for part in () if path is None else (path, *path.parents):
+        if part.exists() and not part.is_dir():
+            raise SpecError(f"{option.opts[-1]} {str(path)!r}: {str(part)!r} is no folder", help="name another")
+    return path
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write, or say why that cannot be."""
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise SpecError(f"{str(path)!r} cannot be written: {error.strerror}", help="name another file") from None
 
 
 def load_program(where: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
@@ -36,11 +100,47 @@ def load_program(where: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
             raise SpecError(f"module {place!r} cannot be imported: {error}") from None
     make = getattr(module, name, None)
     if not callable(make):
-        raise SpecError(f"{place} has no function {name!r}")
+        names = [n for n, item in vars(module).items() if inspect.isfunction(item)]
+        raise SpecError(f"{place} has no function {name!r}", help=near_misses(name, names))
+    help = f"name a function without parameters that returns {RETURNS}"
+    if not _needs_nothing(make):
+        raise SpecError(f"{name} takes arguments: it is called without any, to get the program", help=help)
     made = make()
     if not isinstance(made, tuple) or len(made) not in (2, 3) or not callable(made[0]):
-        raise SpecError(f"{name}() must return (fn, args) or (fn, args, keywords)")
-    return made[0], tuple(made[1]), dict(made[2]) if len(made) == 3 else {}
+        raise SpecError(f"{name}() must return {RETURNS}, not {_told(made)}", help=help)
+    args, keywords = made[1], made[2] if len(made) == 3 else {}
+    if not isinstance(args, list | tuple) or not isinstance(keywords, dict):
+        raise SpecError(
+            f"{name}() must return {RETURNS}, not {_told(made)}",
+            help="args is a list or a tuple, also of one argument: (fn, [x])",
+        )
+    return made[0], tuple(args), keywords
+
+
+def _with(keywords: dict[str, Any], **options: Any) -> dict[str, Any]:
+    """What the program says, and what the command line says."""
+    for name in options:
+        if name in keywords:
+            raise SpecError(
+                f"the program's keywords say {name}, which the command line says", help="leave it out of the keywords"
+            )
+    return {**keywords, **options}
+
+
+def _needs_nothing(make: Callable[..., Any]) -> bool:
+    """Whether something can be called without arguments, as far as it says."""
+    try:
+        inspect.signature(make).bind()
+    except TypeError:
+        return False
+    except ValueError:  # builtins and the like do not say
+        return True
+    return True
+
+
+def _told(made: Any) -> str:
+    inner = ", ".join(type(item).__name__ for item in made) if isinstance(made, tuple) else ""
+    return f"({inner})" if isinstance(made, tuple) else f"a {type(made).__name__}"
 
 
 _PROGRAM = click.argument("program", metavar="FILE.py:NAME")
@@ -67,6 +167,7 @@ def read_constraints(pins: Sequence[str], forbidden: Sequence[str], cap: str | N
     return [*found, *([cap_gather(cap)] if cap is not None else [])]
 
 
+@_says('plan train.py:program --mesh "dp=2, tp=4"')
 @click.command()
 @_PROGRAM
 @_MESH
@@ -80,7 +181,7 @@ def read_constraints(pins: Sequence[str], forbidden: Sequence[str], cap: str | N
 @click.option("--learn", is_flag=True, help="Study ops without a rule by running them on small shapes.")
 @click.option("--rule-book", type=click.Path(path_type=Path), help="Where rules that were learned are kept.")
 @click.option("--time-limit", type=float, help="Seconds; the best plan until then is returned with its gap.")
-@click.option("--json", "out", type=click.Path(path_type=Path), help="Write the plan to this file.")
+@click.option("--json", "out", type=click.Path(path_type=Path), callback=for_file, help="Write the plan to this file.")
 @click.option("--trace", is_flag=True, help="Print the program's lines with what each costs.")
 def plan(
     program: str, mesh: str, hardware: str, memory: str | None, pin: tuple[str, ...], forbid: tuple[str, ...],
@@ -92,10 +193,11 @@ def plan(
 
     fn, args, keywords = load_program(program)
     constraints = read_constraints(pin, forbid, cap_gather)
-    made = make_plan(
-        fn, *args, mesh=mesh, hardware=hardware, memory=memory, constraints=constraints, recipe=recipe, solver=solver,
-        time_limit=time_limit, learn=learn, rule_book=rule_book, **keywords,
+    options = _with(
+        keywords, mesh=mesh, hardware=hardware, memory=memory, constraints=constraints, recipe=recipe, solver=solver,
+        time_limit=time_limit, learn=learn, rule_book=rule_book,
     )  # fmt: skip
+    made = make_plan(fn, *args, **options)
     click.echo(str(made))
     for note in made.notes:
         click.echo(f"  note: {note}")
@@ -104,10 +206,11 @@ def plan(
     if trace:
         click.echo(made.trace())
     if out is not None:
-        out.write_text(made.to_json())
+        write_file(out, made.to_json())
         click.echo(f"written to {out}")
 
 
+@_says('compare train.py:program --mesh "dp=2, tp=4"')
 @click.command()
 @_PROGRAM
 @_MESH
@@ -118,9 +221,10 @@ def compare(program: str, mesh: str, hardware: str, memory: str | None) -> None:
     from .api import compare as make_table
 
     fn, args, keywords = load_program(program)
-    click.echo(make_table(fn, *args, mesh=mesh, hardware=hardware, memory=memory, **keywords))
+    click.echo(make_table(fn, *args, **_with(keywords, mesh=mesh, hardware=hardware, memory=memory)))
 
 
+@_says('explain train.py:program w1 --mesh "dp=2, tp=4"')
 @click.command()
 @_PROGRAM
 @click.argument("name")
@@ -139,12 +243,14 @@ def explain(
 
     fn, args, keywords = load_program(program)
     constraints = read_constraints(pin, forbid, cap_gather)
-    made = make_plan(fn, *args, mesh=mesh, hardware=hardware, memory=memory, constraints=constraints, **keywords)
-    click.echo(made.explain(name))
+    options = _with(keywords, mesh=mesh, hardware=hardware, memory=memory, constraints=constraints)
+    click.echo(make_plan(fn, *args, **options).explain(name))
 
 
 @click.command()
-@click.option("--out", type=click.Path(path_type=Path), default=Path("hardware.toml"), show_default=True)
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("hardware.toml"), show_default=True, callback=for_file
+)
 @click.option("--quick", is_flag=True, help="Fewer sizes.")
 def calibrate(out: Path, quick: bool) -> None:
     """Measure this machine; with torchrun, its collectives, too.  The file goes to --hardware."""

@@ -18,7 +18,7 @@ from .spec.mesh import DeviceMesh
 from .spec.sharding import ShardingSpec
 
 FORMAT = "shardwright.plan"
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,80 @@ class NodePlan:
     operands: tuple[str, ...]
     results: tuple[str, ...]
     homes: tuple[str, ...]
+
+
+PAIRS, PAIR, AMOUNT, WORD = "pairs", "pair", "amount", "word"
+WISHES = {
+    "in_specs": PAIRS, "out_specs": PAIRS, "mapping": PAIRS, "pin": PAIR, "forbid": PAIR, "cap_gather": AMOUNT,
+    "memory": AMOUNT, "recipe": WORD,
+}  # fmt: skip
+"""What a user may ask for, and what is said with it: names with shardings, a name with one or with an axis, bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """One thing that the user asked for, as it was written.
+
+    >>> print(Wish("pin", ("w*", "[_, tp]")), Wish("memory", "40 GiB"), Wish("cap_gather", 1024))
+    pin("w*", "[_, tp]") memory="40 GiB" cap_gather(1024)
+    """
+
+    kind: str
+    says: Any
+    """Text, a number of bytes, a pair of texts or a tuple of such pairs, as `WISHES` has it."""
+
+    def __post_init__(self) -> None:
+        form, says = WISHES.get(self.kind), self.says
+        good = {
+            PAIRS: lambda: isinstance(says, tuple) and all(map(_is_pair, says)),
+            PAIR: lambda: _is_pair(says),
+            AMOUNT: lambda: read_bytes(says) >= 0 if isinstance(says, str) else type(says) is int and says >= 0,
+            WORD: lambda: isinstance(says, str),
+        }
+        if form is None:
+            raise GraphError(f"a plan cannot be asked for {self.kind!r}", rows=[("known", ", ".join(WISHES))])
+        if not good[form]():
+            raise GraphError(f"{self.kind} of a plan says {says!r}", help=_FORMS[form])
+
+    def __str__(self) -> str:
+        texts = {
+            PAIRS: lambda: ", ".join(f"{_quoted(name)}: {_quoted(spec)}" for name, spec in self.says).join("{}"),
+            PAIR: lambda: ", ".join(map(_quoted, self.says)),
+            AMOUNT: lambda: _quoted(self.says),
+            WORD: lambda: _quoted(self.says),
+        }
+        text = texts[WISHES[self.kind]]()
+        if self.kind == "mapping":
+            return text
+        return f"{self.kind}({text})" if self.kind in ("pin", "forbid", "cap_gather") else f"{self.kind}={text}"
+
+    def to_json(self) -> dict[str, Any]:
+        says = [list(pair) for pair in self.says] if WISHES[self.kind] == PAIRS else self.says
+        return {"kind": self.kind, "says": says}
+
+    @classmethod
+    def from_json(cls, entry: Any) -> Wish:
+        take(entry, "what was asked for", {"kind": str, "says": (str, int, list)})
+        says = entry["says"]
+        if isinstance(says, list):
+            says = tuple(tuple(part) if isinstance(part, list) else part for part in says)
+        return cls(entry["kind"], says)
+
+
+_FORMS = {
+    PAIRS: "it says pairs of a name and a sharding, both as text",
+    PAIR: "it says a name or pattern, and a sharding or an axis, both as text",
+    AMOUNT: 'it says a number of bytes, or text such as "40 GiB"',
+    WORD: "it says a name",
+}
+
+
+def _is_pair(says: Any) -> bool:
+    return isinstance(says, tuple) and len(says) == 2 and all(isinstance(text, str) for text in says)
+
+
+def _quoted(says: object) -> str:
+    return f'"{says}"' if isinstance(says, str) else str(says)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +151,8 @@ class Plan:
     solver: str = ""
     timed_out: bool = False
     notes: tuple[str, ...] = ()
+    asked: tuple[Wish, ...] = ()
+    """What it had to keep to: constraints, memory, a recipe; what stands in the program itself is not among them."""
 
     @property
     def gap(self) -> float:
@@ -104,7 +180,8 @@ class Plan:
             "kept": {str(value): number(text) for value, text in sorted(self.kept.items())},
             "cost": {f.name: getattr(self.cost, f.name) for f in fields(PlanCost)},
             "memory": self.memory, "lower_bound": self.lower_bound, "solver": self.solver,
-            "timed_out": self.timed_out, "notes": list(self.notes), "texts": [],
+            "timed_out": self.timed_out, "notes": list(self.notes), "asked": [wish.to_json() for wish in self.asked],
+            "texts": [],
         }  # fmt: skip
         record["texts"] = list(texts)
         return json.dumps(record, allow_nan=False, sort_keys=True)
@@ -115,7 +192,7 @@ class Plan:
         needed: dict[str, Any] = {
             "format": str, "version": int, "program": str, "name": str, "mesh": str, "hardware": str, "inputs": dict,
             "nodes": list, "outputs": list, "copies": dict, "kept": dict, "cost": dict, "memory": int,
-            "lower_bound": int, "solver": str, "timed_out": bool, "notes": list, "texts": list,
+            "lower_bound": int, "solver": str, "timed_out": bool, "notes": list, "asked": list, "texts": list,
         }  # fmt: skip
         record = strict_loads(text)
         if isinstance(record, dict) and (record.get("format"), record.get("version")) != (FORMAT, VERSION):
@@ -151,6 +228,7 @@ class Plan:
             {_whole(value): tuple(map(pair, pairs)) for value, pairs in record["copies"].items()},
             {_whole(value): said(number) for value, number in record["kept"].items()}, PlanCost(**cost),
             record["memory"], record["lower_bound"], record["solver"], record["timed_out"], tuple(record["notes"]),
+            tuple(map(Wish.from_json, record["asked"])),
         )  # fmt: skip
         mesh = DeviceMesh(plan.mesh)
         for spec in (*plan.inputs.values(), *plan.outputs):
@@ -164,6 +242,8 @@ class Plan:
         lines = []
         if self.program != other.program:
             lines.append("they are for different programs")
+        lines += [f"asked for only here: {wish}" for wish in self.asked if wish not in other.asked]
+        lines += [f"asked for only there: {wish}" for wish in other.asked if wish not in self.asked]
         for name in dict.fromkeys([*self.inputs, *other.inputs]):
             here, there = self.inputs.get(name, "absent"), other.inputs.get(name, "absent")
             if here != there:
@@ -172,7 +252,7 @@ class Plan:
         if moved:
             lines.append(f"{moved} of {len(self.nodes)} ops are split otherwise")
         if self.cost.objective != other.cost.objective:
-            lines.append(f"objective: {milliseconds(self.cost.objective)} -> {milliseconds(other.cost.objective)}")
+            lines.append(f"objective: {duration(self.cost.objective)} -> {duration(other.cost.objective)}")
         if self.memory != other.memory:
             lines.append(f"memory: {gibibytes(self.memory)} -> {gibibytes(other.memory)}")
         return lines
@@ -184,22 +264,33 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-def milliseconds(picoseconds: int) -> str:
-    return f"{picoseconds / 1e9:.3f} ms"
+_TIMES = ((10**12, 10**12, "s"), (10**8, 10**9, "ms"), (10**5, 10**6, "us"), (0, 10**3, "ns"))
+"""From so many picoseconds on, the unit, and its name."""
 
 
 def duration(picoseconds: int, sign: str = "", beside: int | None = None) -> str:
-    """In the unit that suits it, or what it stands ``beside``.
+    """In the unit that suits it, or what it stands ``beside`` unless it would look like nothing there.
 
     >>> duration(2_157_000_000), duration(-1_500_000, "+"), duration(-1_500_000, "+", beside=2_157_000_000)
     ('2.157 ms', '-1.500 us', '-0.002 ms')
+    >>> duration(7, beside=2_157_000_000), duration(0, beside=2_157_000_000), duration(3 * 10**12)
+    ('0.007 ns', '0.000 ms', '3.000 s')
     """
-    size, unit = (1e9, "ms") if abs(picoseconds if beside is None else beside) >= 10**8 else (1e6, "us")
-    return f"{picoseconds / size:{sign}.3f} {unit}"
+
+    def text(like: int) -> str:
+        size, unit = next((size, unit) for least, size, unit in _TIMES if abs(like) >= least)
+        return f"{picoseconds / size:{sign}.3f} {unit}"
+
+    found = text(picoseconds if beside is None else beside)
+    return text(picoseconds) if picoseconds and not any(map(found.__contains__, "123456789")) else found
 
 
 def gibibytes(count: int) -> str:
-    return f"{count / 2**30:.2f} GiB"
+    """
+    >>> gibibytes(3 * 2**28), gibibytes(2**20), gibibytes(0)
+    ('0.75 GiB', '1.00 MiB', '0.00 GiB')
+    """
+    return f"{count / 2**30:.2f} GiB" if not 0 < count < 0.01 * 2**30 else amount_text(count)
 
 
 def amount_text(count: int) -> str:

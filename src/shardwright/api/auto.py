@@ -21,6 +21,7 @@ from ..solve.strategies import DATA, MODEL, Strategy, describe
 from ..solve.trial import Trial
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
+from .arguments import mesh_of
 from .compile import Auto, Say
 from .constraints import Word
 from .explain import homes_of
@@ -52,6 +53,7 @@ def planned_complete(
     check_solver(auto.solver)
     words = [Word(f"{graph.values[value].name} = {spec}", {value: spec}) for value, spec in specs.items()]
     words += [Word(f"output {i} = {spec}", outs={i: spec}) for i, spec in out_specs.items()]
+    mesh_of(mesh)
     problem = Problem(Bare(graph), mesh, auto.machine.on(mesh), tuple(words), stays=True)
     try:
         found = problem.solved(auto.solver, auto.time_limit)
@@ -75,7 +77,7 @@ class _Shown:
         self.simple = SimpleProblem.parse(
             problem.graph, problem.mesh, dict(terms.pins), dict(terms.outs), problem.hardware
         )
-        self.space = problem.assigner().space
+        self.space = problem.whole.space
         self.end = monotonic() + SHOWING
 
     def run(self) -> None:

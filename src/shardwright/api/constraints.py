@@ -21,7 +21,7 @@ from typing import Any
 from ..errors import ShardwrightError, SpecError, near_misses
 from ..ir.graph import Graph
 from ..ir.program import Program
-from ..plan import amount_text, read_bytes
+from ..plan import Wish, amount_text, read_bytes
 from ..propagate.complete import Complete
 from ..spec.axes import AxisRef, is_prefix
 from ..spec.mesh import DeviceMesh
@@ -153,6 +153,20 @@ def read_words(constraints: Any, graph: Graph, mesh: DeviceMesh) -> list[Word]:
         f"a constraint cannot be a {type(constraints).__name__}",
         help='give {"name": spec}, sw.pin(name, spec), sw.forbid(name, axis), sw.cap_gather(bytes), or a list of those',
     )
+
+
+def wishes_of(constraints: Any) -> list[Wish]:
+    """What ``constraints`` was given, as it was written; `read_words` has looked at it."""
+    if isinstance(constraints, Mapping):
+        said = tuple((name, _shown(spec)) for name, spec in constraints.items() if spec is not None)
+        return [Wish("mapping", said)] if said else []
+    if isinstance(constraints, Pin):
+        return [Wish("pin", (constraints.pattern, _shown(constraints.spec)))]
+    if isinstance(constraints, Forbid):
+        return [Wish("forbid", (constraints.pattern, constraints.axis))]
+    if isinstance(constraints, CapGather):
+        return [Wish("cap_gather", constraints.written.strip('"') or constraints.bytes)]
+    return [wish for item in constraints or () for wish in wishes_of(item)]
 
 
 def memory_word(memory: int | str | None) -> list[Word]:

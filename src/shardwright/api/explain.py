@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from time import monotonic
 
 from ..cost.program import instr_cost, program_cost
@@ -14,10 +16,12 @@ from ..ir.program import Program
 from ..plan import duration, table
 from ..propagate.complete import Complete
 from ..solve.assign import Assigner
+from ..solve.layers import find_layers
 from ..spec.axes import axes_text
 from ..spec.reshard import reshard_bytes
 from ..spec.sharding import ShardingSpec
-from .problem import Candidate, Problem
+from .alternatives import Alternatives
+from .problem import Candidate, Problem, held_by
 
 MOST = 12
 """So many shardings of a value are looked at, the chosen one among them."""
@@ -30,6 +34,8 @@ SHOWN = 6
 def explained(problem: Problem, plan: Candidate, name: str) -> str:
     """The text of `Planned.explain`."""
     graph = plan.complete.graph
+    if not isinstance(name, str):
+        raise GraphError(f"a value is named by text, not by {name!r}", help=f'write explain("{name}")')
     value = graph.by_name.get(name.removeprefix("%"))
     if value is None:
         names = [v.name for v in graph.values]
@@ -37,8 +43,11 @@ def explained(problem: Problem, plan: Candidate, name: str) -> str:
     chosen = homes_of(plan.complete)[value].closed()
     pinning = [i for i, word in enumerate(problem.here) if value in word.pins or value in _pushed(graph, word.pins)]
     refusing = [str(word) for word in problem.here if value in word.bans]
-    free = problem.keeping([word for i, word in enumerate(problem.words) if i not in pinning])
-    found = _alternatives(free, plan, graph.values[value].name, chosen)
+    free = problem
+    if pinning:
+        free = problem.keeping([word for i, word in enumerate(problem.words) if i not in pinning])
+    with _without_collecting():
+        found = _alternatives(free, plan, graph.values[value].name, chosen)
     rows = [["sharding", "objective", "against the plan"]]
     ours = plan.cost.objective
     for objective, spec, _ in sorted(found, key=lambda item: (item[0], str(item[1]))):
@@ -89,21 +98,45 @@ Found = tuple[int, ShardingSpec, Complete | None]
 
 def _alternatives(problem: Problem, plan: Candidate, name: str, chosen: ShardingSpec) -> list[Found]:
     """Objectives by sharding, all else being chosen anew; the plan itself stands for the chosen one."""
-    value = problem.graph.by_name[name]
-    times = _offered(problem, problem.assigner(), value)
+    value, whole = problem.graph.by_name[name], problem.whole
+    times = _offered(problem, whole, value)
     offered = _nearest(plan, name, {spec: time for spec, time in times.items() if spec != chosen})[: MOST - 1]
     found: list[Found] = [(plan.cost.objective, chosen, None)]
+    others: Alternatives | None = Alternatives(whole, value)
+    if whole.allows is None and whole.offer is None and find_layers(problem.graph, {**whole.given, value: chosen}):
+        others = None  # deep stacks are folded, from scratch
     end = monotonic() + SECONDS
     for i, spec in enumerate(offered):
         seconds = (end - monotonic()) / (len(offered) - i)
         if seconds <= 0:
             break
         try:
-            made = problem.assigned({value: spec}, False, "auto", seconds)
+            made = None if others is None else others.solve(spec, seconds)
+            if made is not None and not _fits(problem, made.complete):
+                made = others = None  # the next one would hardly fit either
+            if made is None:
+                made = problem.assigned({value: spec}, False, "auto", seconds)
         except PlanInfeasible:
             continue
         found.append((made.cost.objective, spec, made.complete))
     return found
+
+
+def _fits(problem: Problem, complete: Complete) -> bool:
+    limit = problem.terms.memory
+    return limit is None or held_by(complete) <= limit
+
+
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Leave Python's garbage where it is, as `best_plan` does."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def _offered(problem: Problem, assigner: Assigner, value: int) -> dict[ShardingSpec, int]:

@@ -1,6 +1,7 @@
 """``learn=True``: ops without a rule are studied by execution, on small shapes, and then split like others.
 
 What is found holds for calls of the same kind: as many dims, dims of size 1 at the same places, the same attributes.
+Calls that are not too large are also made on their own sizes; where the rule does not hold on one, it is not used.
 It is registered in the rule book of this process.  A user's own book is a JSON file, named by ``rule_book``: what is in
 it is not studied again, as long as the op's signature and its library are the same.
 
@@ -13,7 +14,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -109,12 +110,17 @@ def forget(op: str | None = None) -> None:
 def learn_ops(graph: Graph, rule_book: str | Path | None = None, learn: bool = True) -> tuple[str, ...]:
     """See that the rule book knows a program's ops, as far as can be; notes for the plan about what was found."""
     path = None if rule_book is None else Path(rule_book)
+    if path is not None and learn and not path.parent.is_dir():
+        raise SpecError(
+            f"the rule book cannot be written: there is no folder {str(path.parent)!r}",
+            rows=[("rule book", str(path))], help="make the folder, or name another file",
+        )  # fmt: skip
     book: dict[str, Learned] = {}
     if path is not None and (path.exists() or not learn):
         book = read_book(path)
         for op, entry in book.items():
             _adopt(op, entry)
-    notes: dict[str, None] = {}
+    met: dict[tuple[str, Kind], None] = {}
     changed = False
     for node in graph.nodes:
         known = registry.find(node.op)
@@ -130,10 +136,15 @@ def learn_ops(graph: Graph, rule_book: str | Path | None = None, learn: bool = T
             _learned[node.op] = about
             about.register()
             changed = True
-        notes[_note(node.op, about.cases[kind])] = None
+        elif learn and (again := _on_own_size(graph, node, about.cases[kind])) is not None:
+            about.cases[kind] = again
+            registry.forget(node.op)
+            about.register()
+            changed = True
+        met[node.op, kind] = None
     if path is not None and changed:
         _write(path, {**book, **{op: _learned[op] for op in _learned if op in {n.op for n in graph.nodes}}})
-    return tuple(notes)
+    return tuple(dict.fromkeys(_note(op, _learned[op].cases[kind]) for op, kind in met))
 
 
 def _adopt(op: str, entry: Learned) -> None:
@@ -287,6 +298,24 @@ def _identity(op: str) -> tuple[str, str]:
         return library_of(op).identity
     except UnknownOpError:
         return op, "nobody"
+
+
+def _on_own_size(graph: Graph, node: Node, case: Case) -> Case | None:
+    """A rule that is known from other sizes, tried on this call's; None if there is nothing to try."""
+    from ..discover.isolate import isolated
+    from .study import library_of, own_size_failure, runs_as_it_is
+
+    operands, results = graph.types(node.inputs), graph.types(node.results)
+    own = tuple(type.shape for type in operands)
+    if not case.rule or own in case.tried or not runs_as_it_is(operands, results):
+        return None
+    library = library_of(node.op)
+    done = isolated(lambda: own_size_failure(library, node, operands, results, case.rule), seconds=SECONDS)
+    tried = (*case.tried, own)
+    failure = f"its study {done.failure}" if done.failure else str(done.value)
+    if failure:
+        return Case(case.kind, "", "", tried, "", failure)
+    return replace(case, tried=tried)
 
 
 def _studied(graph: Graph, node: Node, kind: Kind) -> Case:

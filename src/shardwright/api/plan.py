@@ -15,17 +15,18 @@ from typing import Any
 from ..cost.files import preset_names
 from ..cost.hardware import hardware_of
 from ..cost.machine import Hardware
-from ..errors import GraphError, PlanInfeasible, ShardwrightError
+from ..errors import GraphError, PlanInfeasible, ShardwrightError, SpecError
 from ..ir.digest import program_hash
 from ..ir.graph import Graph
 from ..lower import lower
-from ..plan import NodePlan, Plan, PlanCost, amount_text, gibibytes, milliseconds, table
+from ..plan import NodePlan, Plan, PlanCost, Wish, amount_text, duration, gibibytes, table
 from ..propagate import rule_of
 from ..propagate.complete import Complete, Decision
 from ..spec.axes import Axes, axes_text
 from ..spec.mesh import DeviceMesh
 from ..spec.rule import OpShardingRule
 from ..spec.sharding import ShardingSpec
+from .arguments import check_call, check_name, check_path, check_time_limit
 from .compile import Learning
 from .planned import Planned
 from .problem import Candidate, Problem, Solved, check_solver
@@ -67,6 +68,11 @@ def plan(
     ('[d, _]', 0.0, [])
     """
     check_solver(solver)
+    check_time_limit(time_limit)
+    check_path(rule_book, "rule_book")
+    if recipe is not None:
+        check_name(recipe, "recipe", RECIPES)
+    check_call(fn, args, kwargs, plan)
     problem = Problem.of(
         fn, args, kwargs, mesh, in_specs, out_specs, constraints, memory, hardware, optimizer, loss
     )  # fmt: skip
@@ -75,6 +81,7 @@ def plan(
         made = problem.by_recipe(recipe)
         if made.broken:
             raise _recipe_breaks(recipe, made)
+        problem = replace(problem, asked_for=(*problem.asked_for, Wish("recipe", recipe)))
         return _planned(problem, Solved(made, 0, recipe, False))
     try:
         return _planned(problem, problem.solved(solver, time_limit))
@@ -98,18 +105,28 @@ def compare(
     fn: Callable[..., Any],
     *args: Any,
     mesh: Any,
-    plans: Sequence[Planned] = (),
+    plans: Planned | Sequence[Planned] = (),
     memory: int | str | None = None,
     **about: Any,
 ) -> str:
     """The planner's plan, recipes and given plans in one table, best first."""
+    plans = [plans] if isinstance(plans, Planned) else list(plans)
+    for other in plans:
+        if not isinstance(other, Planned):
+            raise SpecError(
+                f"plans= takes what sw.plan returned, not a {type(other).__name__}",
+                help="read a file with sw.load_plan",
+            )
+    if "recipe" in about:
+        raise SpecError("compare shows all recipes, so recipe= says nothing", help="leave it out")
     made = plan(fn, *args, mesh=mesh, memory=memory, **about)
     limit = made.problem.terms.memory
     rows: list[tuple[int, list[str]]] = []
 
     def add(name: str, cost: PlanCost, held: int, count: int) -> None:
         fits = "" if limit is None or held <= limit else "does not fit"
-        figures = [milliseconds(cost.objective), milliseconds(cost.compute), milliseconds(cost.communication)]
+        times = (cost.objective, cost.compute, cost.communication)
+        figures = [duration(time, beside=made.cost.objective) for time in times]
         rows.append((cost.objective, [name, *figures, gibibytes(held), str(count), fits]))
 
     add(f"plan ({made.plan.solver})", made.cost, made.memory, len(made.collectives))
@@ -138,8 +155,17 @@ def load_plan(
     ``hardware`` is what it was planned for; a preset is found by the plan's word.  A plan that splits ops by rules that
     were learned needs their ``rule_book``.
     """
-    read = Plan.from_json(text)
+    if not isinstance(text, str):
+        raise SpecError(f"load_plan takes a plan's JSON as text, not a {type(text).__name__}", help=_READ)
+    try:
+        read = Plan.from_json(text)
+    except GraphError as error:
+        if not text.lstrip().startswith(("{", "[")):
+            error.help = _READ
+        raise
     optimizer, loss = about.pop("optimizer", None), about.pop("loss", None)
+    check_path(rule_book, "rule_book")
+    check_call(fn, args, about, load_plan, "load_plan")
     problem = Problem.of(
         fn, args, about, DeviceMesh(read.mesh), hardware=_machine(read.hardware) if hardware is None else hardware,
         optimizer=optimizer, loss=loss,
@@ -159,6 +185,9 @@ def load_plan(
         )
     complete = _complete(read, problem.graph, problem.mesh)
     return Planned(read, problem, complete, lower(complete))
+
+
+_READ = 'give what to_json() returned: load_plan(Path("plan.json").read_text(), fn, *args)'
 
 
 def _machine(name: str) -> Hardware:
@@ -187,6 +216,7 @@ def _planned(problem: Problem, found: Solved) -> Planned:
         tuple(map(str, complete.outputs)), _sources_text(complete),
         {value: str(spec) for value, spec in complete.kept.items()}, best.cost, best.memory,
         min(found.bound, best.cost.objective), found.solver, found.timed_out, complete.notes,
+        problem.asked_for,
     )  # fmt: skip
     return Planned(made, problem, complete, best.program)
 

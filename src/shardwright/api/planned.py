@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..cost import Hardware
+from ..errors import GraphError
 from ..frontends.numpy import Traced, prepare
 from ..frontends.numpy.trees import unflatten
 from ..ir.program import Collective, Program
-from ..plan import Plan, gibibytes, milliseconds
+from ..plan import Plan, duration, gibibytes
 from ..propagate.complete import Complete
 from ..run import VirtualEngine, assemble, scatter
 from ..spec.axes import axes_text
@@ -53,15 +54,20 @@ class Planned:
         return self.plan.to_json()
 
     def diff(self, other: Planned | Plan) -> list[str]:
-        return self.plan.diff(other.plan if isinstance(other, Planned) else other)
+        """What another plan does otherwise, a line each."""
+        other = other.plan if isinstance(other, Planned) else other
+        if not isinstance(other, Plan):
+            raise GraphError(f"a plan cannot be compared with a {type(other).__name__}", help="give another plan")
+        return self.plan.diff(other)
 
     def __str__(self) -> str:
         plan = self.plan
         gap = f"within {100 * plan.gap:.2f}% of the best" if plan.gap else "no plan is better"
+        ours = plan.cost.objective
+        spent, sent = (duration(time, beside=ours) for time in (plan.cost.compute, plan.cost.communication))
         return (
-            f"{plan.name} on ({plan.mesh}), {plan.hardware}: {milliseconds(plan.cost.objective)} a step "
-            f"({milliseconds(plan.cost.compute)} compute, {milliseconds(plan.cost.communication)} communication), "
-            f"{gibibytes(plan.memory)}; {gap} ({plan.solver})"
+            f"{plan.name} on ({plan.mesh}), {plan.hardware}: {duration(ours)} a step "
+            f"({spent} compute, {sent} communication), {gibibytes(plan.memory)}; {gap} ({plan.solver})"
         )
 
     def explain(self, name: str) -> str:
@@ -89,7 +95,7 @@ class Planned:
                 time = instr_cost(self.program, instr, hardware, self.complete.graph)
             made = ", ".join(str(self.program.values[value]) for value in instr.results)
             over = f" over {axes_text(instr.axes)}, {instr.bytes} B" if instr.is_collective else ""
-            lines.setdefault(where, []).append(f"    {time / 1e6:9.1f} us  {instr.op}{over}  {made}")
+            lines.setdefault(where, []).append(f"    {duration(time):>11}  {instr.op}{over}  {made}")
         return "\n".join(line for where, parts in lines.items() for line in (where, *parts))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

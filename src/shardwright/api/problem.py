@@ -13,13 +13,13 @@ from typing import Any
 
 from ..cost import RESIDENT, Hardware, hardware_of, memory_profile, program_cost, program_memory, simulate
 from ..cost.program import instr_cost
-from ..errors import PlanInfeasible, ShardwrightError, SpecError, near_misses
+from ..errors import PlanInfeasible, ShardwrightError, SpecError
 from ..frontends.numpy import trace
 from ..frontends.numpy.trees import flatten
 from ..ir.graph import Graph
 from ..ir.program import Program
 from ..lower import lower
-from ..plan import PlanCost, duration
+from ..plan import PlanCost, Wish, duration
 from ..propagate import apply_constraints
 from ..propagate.complete import Complete
 from ..solve.assign import Assigner, Assignment
@@ -27,8 +27,9 @@ from ..solve.best import Asked, assigner_of, best_plan
 from ..solve.numeric.solvers import SOLVERS
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
+from .arguments import check_name, mesh_of
 from .compile import bind_specs, compile_graph, read_constraints, simple_complete
-from .constraints import Terms, Word, admits, broken, is_open, memory_word, read_words, splits, terms_of
+from .constraints import Terms, Word, admits, broken, is_open, memory_word, read_words, splits, terms_of, wishes_of
 from .recipes import DISTINCT, recipe_said
 from .shard_map import in_specs_by_position, spread, uses_torch
 
@@ -76,6 +77,8 @@ class Problem:
     """Whether outputs that nobody asked for in a sharding are delivered as they are cut; else where it is cheapest."""
     notes: tuple[str, ...] = ()
     """For every plan of it."""
+    asked_for: tuple[Wish, ...] = ()
+    """What the user asked for, as it was written."""
 
     @classmethod
     def of(
@@ -83,13 +86,19 @@ class Problem:
         out_specs: Any = None, constraints: Any = None, memory: int | str | None = None, hardware: Any = "h100",
         optimizer: Any = None, loss: Any = None,
     ) -> Problem:  # fmt: skip
-        on = DeviceMesh.of(mesh)
+        on = mesh_of(mesh)
         source: Any
         if uses_torch(fn, args, kwargs):
             from .torch_plans import captured_problem
 
             source, given, wanted = captured_problem(fn, args, kwargs, on, in_specs, out_specs, optimizer, loss)
         else:
+            for what, given_for in (("optimizer", optimizer), ("loss", loss)):
+                if given_for is not None:
+                    raise SpecError(
+                        f"{what}= is for programs of PyTorch, but neither function nor arguments are of PyTorch",
+                        help="give tensors of PyTorch (on the meta device shapes are enough), or leave it out",
+                    )
             source = trace(fn, *args, **kwargs)
             given, wanted = _numpy_specs(source, fn, args, kwargs, on, in_specs, out_specs)
         graph: Graph = source.graph
@@ -100,7 +109,12 @@ class Problem:
             where = "" if maker is None else f" at {graph.nodes[maker].source}"
             words.append(Word(f"with_sharding_constraint: {spec}{where}", {value: spec}))
         words += [*read_words(constraints, graph, on), *memory_word(memory)]
-        return cls(source, on, hardware_of(hardware).on(on), tuple(words))
+        named = tuple((graph.values[v].name, str(spec)) for v, spec in given.items())
+        wishes = [Wish("in_specs", named)] if named else []
+        ends = tuple((f"output {i}", str(spec)) for i, spec in wanted.items())
+        wishes += [Wish("out_specs", ends)] if ends else []
+        wishes += [*wishes_of(constraints), *([] if memory is None else [Wish("memory", memory)])]
+        return cls(source, on, hardware_of(hardware).on(on), tuple(words), asked_for=tuple(wishes))
 
     def keeping(self, words: Sequence[Word]) -> Problem:
         """The same program with these words only."""
@@ -189,7 +203,8 @@ class Problem:
             self.stays,
         )  # fmt: skip
 
-    def assigner(self) -> Assigner:
+    @cached_property
+    def whole(self) -> Assigner:
         """The numeric problem, without a limit of memory."""
         return assigner_of(self.graph, self.mesh, self.hardware, self.asked())
 
@@ -198,12 +213,8 @@ class Problem:
     ) -> Assignment:
         """The planner's answer."""
         asked = self.asked(given, bare)
-
-        def measure(complete: Complete) -> int:
-            return program_memory(lower(complete), RESIDENT)
-
         return best_plan(
-            self.graph, self.mesh, self.hardware, asked, solver=solver, time_limit=time_limit, measure=measure
+            self.graph, self.mesh, self.hardware, asked, solver=solver, time_limit=time_limit, measure=held_by
         )
 
     # -- plans ------------------------------------------------------------------------------------------------
@@ -258,7 +269,7 @@ class Problem:
         if solver == SIMPLE:
             best = self.by_simple()
             small = len(self.graph.nodes) <= BOUNDED
-            bound = self.assigner().optimum(True, "auto", seconds).lower_bound if small else 0
+            bound = self.whole.optimum(True, "auto", seconds).lower_bound if small else 0
             return Solved(_kept(best), min(bound, best.cost.objective), SIMPLE, False)
         failed: PlanInfeasible | None = None
         found: Solved | None = None
@@ -283,13 +294,14 @@ class Problem:
         return replace(found, bound=min(found.bound, found.best.cost.objective))
 
 
+def held_by(complete: Complete) -> int:
+    """The most bytes that a device holds."""
+    return program_memory(lower(complete), RESIDENT)
+
+
 def check_solver(solver: str) -> None:
     """Refuse a name that no solver has."""
-    known = (*SOLVERS, SIMPLE)
-    if solver not in known:
-        raise SpecError(
-            f"no solver is called {solver!r}", rows=[("known", ", ".join(known))], help=near_misses(solver, known)
-        )
+    check_name(solver, "solver", (*SOLVERS, SIMPLE))
 
 
 def _numpy_specs(

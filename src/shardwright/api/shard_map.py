@@ -23,6 +23,7 @@ from ..ir.graph import Graph
 from ..ir.program import Program
 from ..run import CompiledProgram, Executed, VirtualEngine, assemble, scatter
 from ..spec.mesh import DeviceMesh
+from .arguments import check_path, check_time_limit
 from .compile import Auto, Learning, Lowered, Said, bind_specs, compile_graph
 from .specs import is_spec, spec_text
 
@@ -156,6 +157,10 @@ def in_specs_by_position(specs: Any, fn: Callable[..., Any], args: tuple[Any, ..
             if name not in known:
                 raise SpecError(f"in_specs names {name!r}, which is not among the arguments")
         return tuple(specs.get(name) for name in names[: len(args)]), {k: specs.get(k) for k in kwargs}
+    if not isinstance(specs, list | tuple):
+        raise SpecError(
+            f"in_specs cannot be a {type(specs).__name__}", help="give one spec for each argument, or a dict"
+        )
     specs = tuple(specs)
     if len(specs) != len(args):
         raise SpecError(
@@ -198,6 +203,8 @@ def shard_map(
     >>> float(f(x, w).sum()), f.program(x, w).collectives
     (64.0, [Collective(kind='all_reduce', axis='tp', bytes=32)])
     """
+    check_time_limit(time_limit)
+    check_path(rule_book, "rule_book")
     auto = Auto(solver, hardware, time_limit)
     learning = Learning(learn, rule_book)
     return ShardMapped(fn, mesh, in_specs, out_specs, auto_sharding, debug, specs, engine, auto, learning)

@@ -2,7 +2,7 @@
 
 The call is made on several sets of small shapes.  Dims that are equal in the program stay equal, dims of size 1 stay
 so, and attributes stay as they are.  A rule is taken only if all of them give the same one and it is confirmed on two
-mesh axes and in float32.
+mesh axes and in float32.  If the call itself is not too large, the rule must hold on its own size as well.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from time import process_time
 from typing import Any
 
 import numpy as np
 
 from ..discover.adversarial import redraw, shuffled
 from ..discover.analyse import factor_line
-from ..discover.check import check
+from ..discover.check import check, refute
 from ..discover.inputs import Generator, generators_for, standard_generators
 from ..discover.learn import Effort, state
 from ..discover.operator import Argument, Library, NumpyLibrary, Operator, Sample, Slot
-from ..discover.placement import P, R
+from ..discover.placement import P, Placement, R, S
 from ..discover.report import as_dict
 from ..discover.table import Table
 from ..discover.widen import runs
@@ -29,7 +30,7 @@ from ..errors import UnknownOpError
 from ..frontends.numpy import prepare as numpy_prepare
 from ..frontends.numpy.kernels import KERNELS
 from ..ir.graph import Node, TensorType
-from ..spec.rule import RulePattern, Transfer
+from ..spec.rule import Mapped, OpShardingRule, RulePattern, Transfer
 
 EFFORT = Effort(samples=2, more=0, variants=12, combinations=8_000)
 POOLS = ((4, 6, 8, 10, 12, 14), (9, 15, 6, 21, 12, 27))
@@ -38,6 +39,11 @@ LEAST = 4
 """A smaller size says little: two devices would hold one row each."""
 MOST_ELEMENTS = 20_000
 """Of all tensors of a call that is studied."""
+OWN_ELEMENTS = 1_000_000
+"""Of all tensors of a call, results among them: the most for which a rule is tried on the call's own size."""
+OWN_WORLDS = (2, 4)
+OWN_SECONDS = 30.0
+"""CPU time for that; what was not tried by then is taken to hold, as it does on small shapes."""
 WIDE = {"f32": "f64", "f16": "f64", "bf16": "f64", "c64": "c128"}
 """Parts of a sum add up exactly enough only in these."""
 NUMPY = {"f64": np.float64, "c128": np.complex128, "bool": np.bool_}
@@ -105,7 +111,55 @@ def study_call(
     rule = _held(said[0]["rule"], tried)
     if not _splits(rule, tried):
         return {**answer, "refused": "no split of it is valid"}
+    own = [list(type.shape) for type in operands]
+    if runs_as_it_is(operands, results) and own not in shapes:
+        answer["tried"] = [*shapes, own]
+        failure = own_size_failure(library, node, operands, results, rule)
+        if failure:
+            return {**answer, "refused": failure}
     return {**answer, "rule": rule, "category": statement.category, "confirmed": statement.confirmed}
+
+
+def runs_as_it_is(operands: Sequence[TensorType], results: Sequence[TensorType]) -> bool:
+    """Whether a call is small enough to be tried on its own size."""
+    return 0 < sum(prod(type.shape) for type in (*operands, *results)) <= OWN_ELEMENTS
+
+
+def own_size_failure(
+    library: OpLibrary, node: Node, operands: Sequence[TensorType], results: Sequence[TensorType], rule: str
+) -> str:
+    """Why a rule does not hold for a call on its own size; empty if it does."""
+    operator, sample = _call(library, node, operands, results, {})
+    if not runs(operator, sample):
+        return "it does not run on float64 tensors of the call's own size"
+    bound = RulePattern.parse(rule).bind(sample.shapes, [type.shape for type in results], {})
+    began = process_time()
+    for inputs, outputs in _claims(bound):
+        for o, placement in enumerate(outputs):
+            if process_time() - began > OWN_SECONDS:
+                return ""
+            found = refute(operator, [sample], inputs, o, placement, OWN_WORLDS, "uneven")
+            if found is not None:
+                return f"it splits otherwise on the call's own size: {found}"
+    return ""
+
+
+def _claims(rule: OpShardingRule) -> Iterator[tuple[tuple[Placement, ...], tuple[Placement, ...]]]:
+    """What a rule says of one mesh axis: given to a factor, or pending."""
+    for f, factor in enumerate(rule.factors):
+        if factor.whole or factor.permuted or factor.broadcast or factor.size < 2:
+            continue
+        if any(f in dim[1:] for tensor in rule.tensors for dim in tensor):
+            continue  # not the outermost part of a dim: no shard of a tensor is cut so
+        inputs = tuple(_cut(tensor, f) for tensor in rule.operands)
+        reduced = [dict(result).get(f) for result in rule.reductions]
+        yield inputs, tuple(P(how) if how else _cut(tensor, f) for tensor, how in zip(rule.results, reduced))
+    for row in rule.transfers:
+        yield from _pending(row)
+
+
+def _cut(tensor: Mapped, factor: int) -> Placement:
+    return next((S(d) for d, dim in enumerate(tensor) if factor in dim), R)
 
 
 def _small(operands: Sequence[TensorType]) -> Iterator[dict[int, int]]:
@@ -198,13 +252,17 @@ def _held(rule: str, tables: Sequence[Table]) -> str:
 
 
 def _holds(row: Transfer, table: Table) -> bool:
+    return all(
+        table.holds(inputs, o, placement) for inputs, outputs in _pending(row) for o, placement in enumerate(outputs)
+    )
+
+
+def _pending(row: Transfer) -> Iterator[tuple[tuple[Placement, ...], tuple[Placement, ...]]]:
+    """A line about pending tensors, for each kind that it speaks of."""
     states = (*row.operands, *row.results)
     for kind in [k for k in KINDS if k != "avg"] if "P(any)" in states else [""]:
         placed = [R if s == "R" else P(kind or s.removeprefix("P(").removesuffix(")")) for s in states]
-        inputs, outputs = tuple(placed[: len(row.operands)]), placed[len(row.operands) :]
-        if not all(table.holds(inputs, o, placement) for o, placement in enumerate(outputs)):
-            return False
-    return True
+        yield tuple(placed[: len(row.operands)]), tuple(placed[len(row.operands) :])
 
 
 def _splits(rule: str, tables: Sequence[Table]) -> bool:

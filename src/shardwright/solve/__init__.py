@@ -30,6 +30,7 @@ solves both.  Deep stacks of equal layers are solved by a short one, at nearly t
 | `layers` | `find_layers`: repeats in a graph, checked; `Short`: a graph with fewer of them |
 | `stack`, `deep` | a deep stack by its short one: the problem put together again, solved, and decoded |
 | `flat` | `Flat`: plans that keep every value in one sharding, and what they hold at every moment |
+| `flats` | flat plans from choices of a numeric problem, and their neighbours |
 | `within`, `prices` | plans that fit in memory: the search for a price, and what bytes then cost |
 | `exhaust` | small graphs within memory: all plans that may be better, so that the best is proven |
 | `mixed` | between a plan that is too large and one that fits |

@@ -85,7 +85,7 @@ def _best_plan(
     if asked.memory is None or measure is None or measure(free.complete) <= asked.memory:
         return free
     limit = _left(time_limit, began)
-    kept = fit(graph, about, asked.memory, None, asked.given, asked.out_specs, limit, measure)
+    kept = fit(graph, about, asked.memory, None, asked.given, asked.out_specs, limit, measure, solver)
     assert kept is not None
     return _no_better_than(kept, free)
 

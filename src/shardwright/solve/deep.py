@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from time import monotonic
 
 import numpy as np
@@ -16,8 +17,8 @@ from .numeric.lots import Link, Lots
 from .numeric.problem import Ints
 from .window import sweep
 
-Row = tuple[int, int, int]
-"""An edge: a member of one lot, one of the other, and the edge of the short problem that it stands for."""
+Rows = tuple[Ints, Ints, int]
+"""Edges: members of one lot, of the other, and what they stand for, as in `Deep.edges`."""
 
 
 @dataclass(frozen=True)
@@ -29,18 +30,20 @@ class Inner:
     key: Sequence[Hashable]
     low: int
     """Layer ``low - 1`` stands for those that are left out after it."""
+    layers: int
+    """How many the short stack has, though of some no variable may be left."""
 
     @classmethod
     def of(cls, small: Compact, layer: Sequence[int], key: Sequence[Hashable], low: int) -> Inner:
-        return cls(small, [layer[at] for at in small.left], [key[at] for at in small.left], low)
+        left = [layer[at] for at in small.left], [key[at] for at in small.left]
+        return cls(small, *left, low, max(layer, default=-1) + 1)
 
     def is_regular(self) -> bool:
         """Whether the layers before and after those left out are equal, and linked like their neighbours."""
         problem, here = self.small.problem, self.low - 1
-        at = {(layer, key): i for i, (layer, key) in enumerate(zip(self.layer, self.key)) if layer >= 0}
 
         def shifted(i: int, by: int) -> int | None:
-            return i if self.layer[i] < 0 else at.get((self.layer[i] + by, self.key[i]))
+            return i if self.layer[i] < 0 else self.at.get((self.layer[i] + by, self.key[i]))
 
         tables = {(edge.first, edge.second): edge.table for edge in problem.edges}
         counts: dict[frozenset[int], int] = {}
@@ -73,6 +76,31 @@ class Inner:
             counts.get(frozenset(a)) == counts.get(frozenset(b)) for a, b in equal
         )
 
+    @cached_property
+    def at(self) -> dict[tuple[int, Hashable], int]:
+        """Variables by layer and place."""
+        return {(layer, key): i for i, (layer, key) in enumerate(zip(self.layer, self.key)) if layer >= 0}
+
+    @cached_property
+    def linked(self) -> set[Hashable]:
+        """Places that are linked to the same ones of the layers next to them."""
+        keys = ((self.key[edge.first], self.key[edge.second]) for edge in self.small.problem.edges)
+        return {first for first, second in keys if first == second}
+
+    @cached_property
+    def tables(self) -> list[tuple[Ints, Ints]]:
+        """Of all edges, and turned; equal ones are one array."""
+        known: dict[object, Ints] = {}
+        pairs: dict[int, tuple[Ints, Ints]] = {}
+        tables = [edge.table for edge in self.small.problem.edges]
+        for table in tables:
+            if id(table) not in pairs:
+                first, second = (
+                    known.setdefault((one.shape, one.tobytes()), one) for one in (table, np.ascontiguousarray(table.T))
+                )
+                pairs[id(table)] = first, second
+        return [pairs[id(table)] for table in tables]
+
 
 class Deep:
     """The problem with ``out`` layers put back."""
@@ -81,92 +109,112 @@ class Deep:
         self.inner, self.out = inner, out
         problem = inner.small.problem
         self.offset = inner.small.offset + out * inner.small.offsets.get(inner.low - 1, 0)
-        self.layers = max(inner.layer, default=-1) + 1 + out
-        self.at = {(layer, key): i for i, (layer, key) in enumerate(zip(inner.layer, inner.key)) if layer >= 0}
         # Lots in the order of their first variables; their members in the order of layers.
         names: dict[tuple[Hashable, ...], int] = {}
-        self.member: dict[tuple[int, int], tuple[int, int]] = {}
-        """(variable of the short problem, layer) -> lot and row."""
-        rows: list[list[Ints]] = []
-        self.where: list[list[tuple[int, int]]] = []
-        """Of each lot's rows: a variable of the short problem, and its layer."""
-        found: list[tuple[tuple[Hashable, ...], int, int]] = []
-        # Neighbours must be of different lots: a variable that is linked to its own kind is so layer by layer.
-        linked = {inner.key[e.first] for e in problem.edges if inner.key[e.first] == inner.key[e.second]}
-        for i, layer in enumerate(inner.layer):
-            for deep in self.deep(layer):
-                kind = (inner.key[i], deep % 2 if inner.key[i] in linked else 0) if layer >= 0 else (i,)
-                name = (layer < 0, *kind, problem.costs[i].size)
-                names.setdefault(name, len(names))
-                found.append((name, i, deep))
-        for name, i, deep in sorted(found, key=lambda one: (names[one[0]], one[2])):
-            lot = names[name]
-            while len(rows) <= lot:
-                rows.append([])
-                self.where.append([])
-            self.member[i, deep] = (lot, len(rows[lot]))
-            rows[lot].append(problem.costs[i])
-            self.where[lot].append((i, deep))
-        links: dict[tuple[int, int, int], tuple[list[Row], Ints]] = {}
-        kept: dict[bytes, Ints] = {}
+        parts: list[list[tuple[range, int, slice]]] = []
+        """Of each lot: layers, variables of the short problem, and which of the layers that these stand for."""
+        for i, (layer, key) in enumerate(zip(inner.layer, inner.key)):
+            size, deep = problem.costs[i].size, self.deep(layer)
+            # Neighbours must be of different lots: a variable that is linked to its own kind is so layer by layer.
+            step = 2 if layer >= 0 and key in inner.linked else 1
+            for first in range(min(step, len(deep))):
+                kind = (key, deep[first] % step) if layer >= 0 else (i,)
+                lot = names.setdefault((layer < 0, *kind, size), len(names))
+                if lot == len(parts):
+                    parts.append([])
+                parts[lot].append((deep[first::step], i, slice(first, None, step)))
+        self.member = [np.zeros((2, len(self.deep(layer))), np.int64) for layer in inner.layer]
+        """Of each variable of the short problem: lots and rows in them, by the layers that it stands for."""
+        self.lot = [-1] * len(inner.layer)
+        """Of each variable of the short problem, if it is one for all layers."""
+        costs = [self._lot(lot, members) for lot, members in enumerate(parts)]
+        links: dict[tuple[int, int, int], tuple[list[Rows], Ints]] = {}
         for number, edge in enumerate(problem.edges):
-            table = kept.setdefault(edge.table.tobytes() + bytes(edge.table.shape[0]), edge.table)
-            turned: Ints | None = None
-            for a, b in self.pairs(edge.first, edge.second):
-                (lot, row), (other, other_row) = self.member[a], self.member[b]
+            table, turned = inner.tables[number]
+            for lot, rows, other, other_rows in self.pairs(edge.first, edge.second):
                 if lot < other:
-                    links.setdefault((lot, other, id(table)), ([], table))[0].append((row, other_row, number))
-                    continue
-                if turned is None:
-                    swapped = np.ascontiguousarray(table.T)
-                    turned = kept.setdefault(swapped.tobytes() + bytes(swapped.shape[0]), swapped)
-                links.setdefault((other, lot, id(turned)), ([], turned))[0].append((other_row, row, number))
+                    rows_of = links.setdefault((lot, other, id(table)), ([], table))[0]
+                    rows_of.append((rows, other_rows, 2 * number))
+                else:
+                    rows_of = links.setdefault((other, lot, id(turned)), ([], turned))[0]
+                    rows_of.append((other_rows, rows, 2 * number + 1))
         made = []
-        self.edges: list[list[int]] = []
-        """Of each link's rows the edge of the short problem that it stands for."""
-        for (first, second, _), (pairs, table) in links.items():
-            for part in _split(pairs, len(rows[first]) > 1, len(rows[second]) > 1):
-                mine, theirs, numbers = zip(*part)
-                made.append(Link(first, second, np.array(mine), np.array(theirs), table))
-                self.edges.append(list(numbers))
-        self.lots = Lots([np.stack(one) for one in rows], made)
+        self.edges: list[Ints] = []
+        """Of each link's rows twice the edge of the short problem that it stands for, and one more if it is turned."""
+        for (lot, other, _), (pairs, table) in links.items():
+            mine, theirs = (np.concatenate([one[side] for one in pairs]) for side in (0, 1))
+            numbers = np.repeat([one[2] for one in pairs], [one[0].size for one in pairs])
+            for part in _split(mine, theirs, len(costs[lot]) > 1, len(costs[other]) > 1):
+                made.append(Link(lot, other, mine[part], theirs[part], table))
+                self.edges.append(numbers[part])
+        self.lots = Lots(costs, made)
 
-    def deep(self, layer: int) -> list[int]:
+    def _lot(self, lot: int, parts: Sequence[tuple[range, int, slice]]) -> Ints:
+        """Give a lot's members their rows, by layer; what their strategies cost."""
+        costs, row, sizes = [], 0, []
+        # Layers that one variable stands for follow each other, so none of another comes between them.
+        for layers, i, where in sorted(parts, key=lambda part: part[0][0]):
+            self.member[i][0, where] = lot
+            self.member[i][1, where] = np.arange(row, row + len(layers))
+            if where.step == 1 or self.member[i].shape[1] == 1:
+                self.lot[i] = lot
+            row += len(layers)
+            costs.append(self.inner.small.problem.costs[i])
+            sizes.append(len(layers))
+        return np.repeat(costs, sizes, 0)
+
+    def deep(self, layer: int) -> range:
         """Where a layer of the short stack is in the deep one."""
         low = self.inner.low
         if layer == low - 1:
-            return list(range(low - 1, low + self.out))
-        return [layer if layer < low else layer + self.out]
+            return range(low - 1, low + self.out)
+        first = layer if layer < low else layer + self.out
+        return range(first, first + 1)
 
-    def pairs(self, first: int, second: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-        """The deep edges that an edge of the short problem stands for."""
-        here = self.inner.low - 1
-        a, b = self.inner.layer[first], self.inner.layer[second]
-        if {a, b} == {here, here + 1}:
+    def pairs(self, first: int, second: int) -> list[tuple[int, Ints, int, Ints]]:
+        """The deep edges that an edge of the short problem stands for: for each two lots, rows of the one and of the
+        other."""
+        here, layer, member = self.inner.low - 1, self.inner.layer, self.member
+        a, b = layer[first], layer[second]
+        mine, theirs = member[first], member[second]
+        lot, other = self.lot[first], self.lot[second]
+        if (a == here and b == here + 1) or (a == here + 1 and b == here):
             # The last of the copies is before the layer above; each other one before its like.
-            upper, lower = (first, second) if a == here + 1 else (second, first)
-            like = self.at[here, self.inner.key[upper]]
-            links = [((lower, deep), (like, deep + 1)) for deep in range(here, here + self.out)]
-            links.append(((lower, here + self.out), (upper, here + 1 + self.out)))
-            return links if lower == first else [(v, u) for u, v in links]
-        if a == here and b == here:
-            return [((first, deep), (second, deep)) for deep in self.deep(here)]
-        if {a, b} == {here, -1}:
-            return [
-                ((first, deep if a == here else -1), (second, deep if b == here else -1)) for deep in self.deep(here)
-            ]
-        return [((first, self.deep(a)[0]), (second, self.deep(b)[0]))]
+            upper = first if b == here else second
+            like = self.inner.at[here, self.inner.key[upper]]
+            above = np.concatenate([member[like][:, 1:], member[upper]], 1)
+            if self.out and self.lot[like] != self.lot[upper]:
+                lot = -1
+            mine, theirs = (above, theirs) if upper == first else (mine, above)
+        elif a == here and b == -1:
+            theirs = np.repeat(theirs, mine.shape[1], 1)
+        elif b == here and a == -1:
+            mine = np.repeat(mine, theirs.shape[1], 1)
+        elif a != here or b != here:
+            mine, theirs = mine[:, :1], theirs[:, :1]
+            lot, other = int(mine[0, 0]), int(theirs[0, 0])
+        if lot >= 0 and other >= 0:
+            return [(lot, mine[1], other, theirs[1])]
+        found = []
+        for lot, other in dict.fromkeys(zip(mine[0].tolist(), theirs[0].tolist())):
+            some = (mine[0] == lot) & (theirs[0] == other)
+            found.append((lot, mine[1, some], other, theirs[1, some]))
+        return found
 
     def start_from(self, shallow: Deep) -> None:
         """Take over the messages of a stack of fewer layers."""
-        known = {number: (link, row) for link, rows in enumerate(shallow.edges) for row, number in enumerate(rows)}
-        for link, numbers in enumerate(self.edges):
-            mine = self.lots.boxes[link]
-            for row, number in enumerate(numbers):
-                there, place = known[number]
-                theirs = shallow.lots.boxes[there]
-                for a, b in zip(mine, theirs):
-                    a[row] = b[place]
+        known = np.zeros((2, len(self.inner.small.problem.edges)), np.int64)
+        for link, edges in enumerate(shallow.edges):
+            known[0, edges >> 1] = 2 * link + (edges & 1)
+            known[1, edges >> 1] = np.arange(edges.size)
+        for mine, edges in zip(self.lots.boxes, self.edges):
+            links, rows = known[:, edges >> 1]
+            links ^= edges & 1
+            kinds = set(links.tolist())
+            for link in kinds:
+                some = slice(None) if len(kinds) == 1 else links == link
+                for a, b in zip(mine, shallow.lots.boxes[link >> 1][:: -1 if link & 1 else 1]):
+                    a[some] = b[rows[some]]
 
     # -- solving ------------------------------------------------------------------------------------------
 
@@ -194,64 +242,72 @@ class DeepChoice:
     lower_bound: int
     late: bool
 
-    def short(self, by: int | None) -> tuple[int, ...]:
-        """A choice for the short problem's variables.
+    def rows(self) -> tuple[Ints, Ints]:
+        """Choices for the short problem's variables.
 
-        Without ``by``, as the layers of the short stack have it.  With it, as the ``by``-th of the layers that one of
-        them stands for has it, and its neighbours.
+        First as the layers of the short stack have it.  Then, for each of the layers that one of them stands for, as
+        that one and its neighbours have it.
         """
         deep, inner = self.deep, self.deep.inner
-        here = inner.low - 1
-        found = []
+        here, costs = inner.low - 1, inner.small.problem.costs
+        mine = [
+            self.picks[lot][rows[1]] if lot >= 0 else np.array([self.picks[a][b] for a, b in rows.T.tolist()])
+            for lot, rows in zip(deep.lot, deep.member)
+        ]
+        alone = np.array([picks[0] for picks in mine])
+        found = np.tile(alone, (deep.out + 1, 1))
         for i, own in enumerate(inner.layer):
-            place = deep.deep(own)[0]
-            if by is not None and own == here:
-                place = here + by
-            elif by and own == here - 1:
+            if own == here:
+                found[:, i] = mine[i]
+            elif own == here - 1:
                 # Only what links layers is asked about there, and of that all strategies are kept.
-                like = deep.at.get((here, inner.key[i]))
-                if like is not None and inner.small.problem.costs[like].size == inner.small.problem.costs[i].size:
-                    place, i = here - 1 + by, like
-            elif by is not None and own == here + 1 and by < deep.out:
-                place, i = here + 1 + by, deep.at[here, inner.key[i]]
-            lot, row = deep.member[i, place]
-            found.append(int(self.picks[lot][row]))
-        return tuple(found)
+                like = inner.at.get((here, inner.key[i]))
+                if like is not None and costs[like].size == costs[i].size:
+                    found[1:, i] = mine[like][:-1]
+            elif own == here + 1 and deep.out:
+                found[:-1, i] = mine[inner.at[here, inner.key[i]]][1:]
+        return alone, found
 
     def choices(self) -> list[list[int]]:
         """For every layer of the deep stack, and last for what is of no layer: a choice for all variables of the short
-        stack's problem, of which those of that layer count."""
+        stack's problem, of which those of that layer count.  Equal ones are one list."""
         deep, inner = self.deep, self.deep.inner
         here = inner.low - 1
-        known: dict[tuple[int, ...], list[int]] = {}
+        known: dict[bytes, list[int]] = {}
 
-        def back(by: int | None) -> list[int]:
-            choice = self.short(by)
-            if choice not in known:
-                known[choice] = inner.small.back(choice)
-            return known[choice]
+        def back(choice: Ints) -> list[int]:
+            key = choice.tobytes()
+            if key not in known:
+                known[key] = inner.small.back(choice.tolist())
+            return known[key]
 
-        found = []
-        for layer in range(deep.layers):
-            inside = here <= layer <= here + deep.out
-            found.append(back(None if layer < here else layer - here if inside else deep.out))
-        return [*found, back(None)]
+        alone, rows = self.rows()
+        found = [
+            back(alone if layer < here else rows[min(layer - here, deep.out)])
+            for layer in range(inner.layers + deep.out)
+        ]
+        return [*found, back(alone)]
 
 
-def _split(pairs: Sequence[Row], mine: bool, theirs: bool) -> list[list[Row]]:
-    """Parts in which every member of a lot (unless it is alone there) has one edge at most."""
-    left, found = list(pairs), []
+def _split(first: Ints, second: Ints, mine: bool, theirs: bool) -> list[Ints | slice]:
+    """Parts of edges in which every member of a lot (unless it is alone there) has one edge at most."""
+    if not (mine and np.bincount(first).max() > 1) and not (theirs and np.bincount(second).max() > 1):
+        return [slice(None)]
+    found: list[Ints | slice] = []
+    left = list(range(first.size))
+    rows = list(zip(first.tolist(), second.tolist()))
     while left:
         seen: tuple[set[int], set[int]] = (set(), set())
-        now: list[Row] = []
-        later: list[Row] = []
-        for row in left:
-            if (mine and row[0] in seen[0]) or (theirs and row[1] in seen[1]):
-                later.append(row)
+        now: list[int] = []
+        later: list[int] = []
+        for i in left:
+            a, b = rows[i]
+            if (mine and a in seen[0]) or (theirs and b in seen[1]):
+                later.append(i)
             else:
-                now.append(row)
-                seen[0].add(row[0])
-                seen[1].add(row[1])
-        found.append(now)
+                now.append(i)
+                seen[0].add(a)
+                seen[1].add(b)
+        found.append(np.array(now))
         left = later
     return found

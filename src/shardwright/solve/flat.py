@@ -106,9 +106,15 @@ class Frame:
         self.lives = Lives(graph)
         self.updates = {output: graph.inputs[i] for i, output in graph.updates}
         self.readers: list[list[tuple[int, int]]] = [[] for _ in graph.values]
+        self.reads: list[list[tuple[int, int]]] = []
+        """Of every node the values it reads, and at which place, but for those that it shows: a copy that a view shows
+        is the view's own."""
         for n, node in enumerate(graph.nodes):
-            for place, value in enumerate(node.inputs):
+            inputs = node.inputs
+            for place, value in enumerate(inputs):
                 self.readers[value].append((n, place))
+            shown = {inputs[o] for _, o in node.views} if node.views else ()
+            self.reads.append([(value, place) for place, value in enumerate(inputs) if value not in shown])
         self.outputs: dict[int, list[int]] = {}
         for i, value in enumerate(graph.outputs):
             self.outputs.setdefault(value, []).append(i)
@@ -200,8 +206,9 @@ class Flat:
             size.append(frame.bytes(spec, value))
             return len(size) - 1
 
+        homes = [self.home(v) for v in range(count)]
         for v, life in enumerate(lives.of):
-            home = self.home(v)
+            home = homes[v]
             hub = self.hubs.get(v, home)
             same = hub == home
             base = lives.shows.get(v)
@@ -232,12 +239,14 @@ class Flat:
                     kept[v] = piece(hub, v, others[0], self._last(v, hub, others[-1]))
             elif not same and life.read <= life.end:
                 kept[v] = piece(hub, v, life.read + later, self._last(v, hub, life.end))
-        for n, node in enumerate(graph.nodes):
-            shown = {node.inputs[o] for _, o in node.views}  # a copy that a view shows is the view's own
-            for v, spec in {(v, spec) for v, spec in zip(node.inputs, self.ways[n].operands) if v not in shown}:
-                home = self.home(v)
-                as_made = spec == home and (v in lives.stays or n == lives.of[v].read)
-                if spec != self.hubs.get(v, home) and not as_made:
+        for n, reads in enumerate(frame.reads):
+            operands, made_here = self.ways[n].operands, set()
+            for v, place in reads:
+                spec, home = operands[place], homes[v]
+                if spec == self.hubs.get(v, home) or (v, spec) in made_here:
+                    continue
+                if spec != home or not (v in lives.stays or n == lives.of[v].read):
+                    made_here.add((v, spec))
                     piece(spec, v, n, n)
         change = np.zeros(lives.moments + 2, np.int64)
         begins, ends, sizes = np.array(start), np.minimum(np.array(end), lives.moments - 1), np.array(size)

@@ -5,20 +5,25 @@ one before, its backward ops come in the opposite order, its optimizer's ops in 
 such runs by the ops alone, numbers the layers, and then checks everything: in all layers but the first and the last, an
 op reads the same things of its own layer, of the two next to it, and of what belongs to no layer.
 
+A layer's nodes in a run follow each other, and so do what they read and make: with a row for each layer, layers are
+alike where rows are equal.
+
 `Layers.short` leaves layers out in the middle, and wires their neighbours together.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from itertools import count as counter
 
 import numpy as np
 
-from ..ir.graph import Graph, Node, Operand, Value
+from ..ir.graph import Graph, Node, Operand, Value, flat_operands
+from .numeric.problem import Ints
 
 FEWEST = 5
 """So many layers make it worth while."""
@@ -28,127 +33,247 @@ PERIODS = 24
 """So many distances between repeats are looked at, the most frequent first."""
 SIDES = ((2, 2), (2, 3))
 """Layers that are kept at the two ends of a short graph, fewest first; see `stack` for what they have to show."""
+TYPED = 40
+"""Bits of an op's number that its types are mixed into."""
+ODD = 0x9E3779B97F4A7C15
+"""Powers of it mix numbers in a row."""
 
 
-class Spot(NamedTuple):
-    """Where in its layer something is: a node, or an input by its first reader."""
+@dataclass(frozen=True, eq=False)
+class Wiring:
+    """Nodes and values of a graph as arrays."""
 
-    run: int
-    at: int
-    slot: int = -1
-    """Of an input, the place at which that node reads it."""
+    kind: Ints
+    """Of nodes; equal where op, attributes and views are, and how many tensors go in and come out."""
+    reads: Ints
+    """Values, node by node."""
+    first_read: Ints
+    """Of each node its first one there, and last the end."""
+    made: Ints
+    first_made: Ints
+    type: Ints
+    """Of values, numbered."""
+
+    @classmethod
+    def of(cls, graph: Graph) -> Wiring:
+        nodes, kinds, forms, types = graph.nodes, _numbers(), _numbers(), _numbers()
+        operands: list[tuple[Operand, ...]] = [node.operands for node in nodes]
+        results = [node.results for node in nodes]
+        sizes, made = _sizes(operands), _sizes(results)
+        form = np.zeros(len(nodes), np.int64)
+        # Lists and what is absent: few nodes have any.
+        first = _firsts(sizes)
+        odd = [i for i, one in enumerate(chain.from_iterable(operands)) if one.__class__ is not int]
+        for n in np.unique(np.searchsorted(first, odd, "right") - 1).tolist():
+            form[n] = 1 + forms[tuple([len(o) if isinstance(o, tuple) else -(o is None) for o in operands[n]])]
+            operands[n] = flat_operands(operands[n])
+            sizes[n] = len(operands[n])
+        kind = np.array([kinds[node.op, node.attrs, node.views] for node in nodes], np.int64)
+        for more in (form, sizes, made):
+            kind = kind * (1 + more.max(initial=0)) + more
+        return cls(
+            np.unique(kind, return_inverse=True)[1],
+            np.fromiter(chain.from_iterable(operands), np.int64, int(sizes.sum())),
+            _firsts(sizes),
+            np.fromiter(chain.from_iterable(results), np.int64, int(made.sum())),
+            _firsts(made),
+            np.array([types[type.shape, type.dtype] for type in [value.type for value in graph.values]], np.int64),
+        )
+
+    @cached_property
+    def reader(self) -> Ints:
+        """The nodes that `reads` are of."""
+        return np.repeat(np.arange(self.kind.size), np.diff(self.first_read))
+
+    @cached_property
+    def maker(self) -> Ints:
+        """The node that makes each value; -1: an input."""
+        found = np.full(self.type.size, -1)
+        found[self.made] = np.repeat(np.arange(self.kind.size), np.diff(self.first_made))
+        return found
+
+    def ops(self) -> Ints:
+        """Equal numbers for equal ops on equal types: by all but certain, so types are looked at again later."""
+        mixed = _mixed(self.type[self.reads], self.first_read) * ODD + _mixed(self.type[self.made], self.first_made)
+        return (self.kind.astype(np.uint64) << TYPED | mixed >> 64 - TYPED).astype(np.int64)
+
+    def read_rows(self, start: int, period: int, count: int) -> slice:
+        """Where all that a run reads is."""
+        return slice(self.first_read[start], self.first_read[start + count * period])
+
+    def made_rows(self, start: int, period: int, count: int) -> slice:
+        return slice(self.first_made[start], self.first_made[start + count * period])
 
 
-@dataclass
+def _numbers() -> defaultdict[object, int]:
+    """A number for each that is asked for."""
+    return defaultdict(counter().__next__)
+
+
+def _sizes(lists: Sequence[Sequence[object]]) -> Ints:
+    return np.fromiter(map(len, lists), np.int64, len(lists))
+
+
+def _firsts(sizes: Ints) -> Ints:
+    """Where each of some lists begins when they follow each other, and the end."""
+    return np.concatenate([[0], np.cumsum(sizes)])
+
+
+def _mixed(numbers: Ints, first: Ints) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    """For each list of numbers, of which all follow each other, one that other lists hardly share."""
+    sizes = np.diff(first)
+    at = np.arange(numbers.size) - np.repeat(first[:-1], sizes)
+    powers = np.multiply.accumulate(np.full(sizes.max(initial=0) + 1, ODD, np.uint64))
+    sums = np.zeros(numbers.size + 1, np.uint64)
+    np.cumsum((numbers.astype(np.uint64) + 1) * powers[at], out=sums[1:])
+    return sums[first[1:]] - sums[first[:-1]]
+
+
+Run = tuple[int, int, bool]
+"""First node, nodes in a layer, and whether the last layer comes first."""
+
+
 class Layers:
-    """A graph whose nodes and inputs are numbered by layer; -1: of no layer."""
+    """A graph whose nodes and values are numbered by layer; -1: of no layer.
 
-    graph: Graph
-    count: int
-    runs: list[tuple[int, int, bool]]
-    """First node, nodes in a layer, and whether the last layer comes first."""
-    reads: Sequence[Sequence[int]]
-    """The values that each node reads."""
-    layer: list[int] = field(default_factory=list)
-    """Of each node."""
-    spot: list[Spot | None] = field(default_factory=list)
-    input_layer: dict[int, int] = field(default_factory=dict)
-    input_spot: dict[int, Spot] = field(default_factory=dict)
+    What is in the same place of different layers has the same number there, too.
+    """
 
-    def node(self, spot: Spot, layer: int) -> int:
-        start, period, turned = self.runs[spot.run]
-        return start + (self.count - 1 - layer if turned else layer) * period + spot.at
+    def __init__(self, graph: Graph, wiring: Wiring, count: int, runs: Sequence[Run]) -> None:
+        self.graph, self.wiring, self.count, self.runs = graph, wiring, count, runs
+        self.node_layer = np.full(len(graph.nodes), -1)
+        self.node_place = np.full(len(graph.nodes), -1)
+        self.value_layers = np.full(len(graph.values), -1)
+        self.value_places = -1 - np.arange(len(graph.values))
+        """Of values of no layer: some number of their own, below zero."""
+        read_place = np.full(wiring.reads.size, -1)
+        nodes = values = reads = 0
+        for start, period, turned in runs:
+            mine = slice(start, start + count * period)
+            self.node_layer[mine] = np.repeat(np.arange(count)[:: -1 if turned else 1], period)
+            self.node_place[mine] = np.tile(np.arange(nodes, nodes + period), count)
+            made = self.made_in((start, period, turned))
+            self.value_places[made] = np.arange(values, values + made.shape[1])
+            read = read_place[wiring.read_rows(start, period, count)].reshape(count, -1)
+            read[:] = np.arange(reads, reads + read.shape[1])
+            nodes, values, reads = nodes + period, values + made.shape[1], reads + read.shape[1]
+        self.value_layers[wiring.made] = self.node_layer[wiring.maker[wiring.made]]
+        self._number_inputs(values, read_place)
+        self.places = nodes, values + reads
+        self.layer: list[int] = self.node_layer.tolist()
+        self._value_layer: list[int] = self.value_layers.tolist()
+
+    def _number_inputs(self, above: int, read_place: Ints) -> None:
+        """Those that a layer reads, perhaps with the next one, are where their first reader is."""
+        wiring = self.wiring
+        at = np.flatnonzero(wiring.maker[wiring.reads] < 0)
+        values, layers = wiring.reads[at], self.node_layer[wiring.reader[at]]
+        low, high, first = np.full((3, len(self.graph.values)), -1)
+        low[values] = self.count
+        np.minimum.at(low, values, layers)
+        np.maximum.at(high, values, layers)
+        first[values[::-1]] = at[::-1]
+        found = np.flatnonzero((low >= 0) & (high - low <= 1))
+        self.value_layers[found] = self.node_layer[wiring.reader[first[found]]]
+        self.value_places[found] = above + read_place[first[found]]
 
     def value_layer(self, value: int) -> int:
-        producer = self.graph.values[value].producer
-        return self.input_layer.get(value, -1) if producer is None else self.layer[producer[0]]
+        return self._value_layer[value]
 
-    def value_spot(self, value: int) -> object:
-        """What a value is in its layer; its own number if it is of no layer."""
-        producer = self.graph.values[value].producer
-        if producer is None:
-            return self.input_spot.get(value, value)
-        spot = self.spot[producer[0]]
-        return value if spot is None else (spot, producer[1])
+    def made_in(self, run: Run) -> Ints:
+        """The values that a run makes, in a row for each layer (from the last on, if it is turned)."""
+        return self.wiring.made[self.wiring.made_rows(*run[:2], self.count)].reshape(self.count, -1)
+
+    @cached_property
+    def nodes_at(self) -> Ints:
+        """By layer and place."""
+        found = np.full((self.count, self.places[0]), -1)
+        some = np.flatnonzero(self.node_layer >= 0)
+        found[self.node_layer[some], self.node_place[some]] = some
+        return found
+
+    @cached_property
+    def values_at(self) -> Ints:
+        """By layer and place; -1 where there is none."""
+        found = np.full((self.count, self.places[1]), -1)
+        some = np.flatnonzero(self.value_layers >= 0)
+        found[self.value_layers[some], self.value_places[some]] = some
+        return found
 
     # -- what is checked --------------------------------------------------------------------------------
 
-    def number(self) -> None:
-        graph = self.graph
-        self.layer = [-1] * len(graph.nodes)
-        self.spot = [None] * len(graph.nodes)
-        for r, (start, period, turned) in enumerate(self.runs):
-            for k in range(self.count):
-                for at in range(period):
-                    n = start + k * period + at
-                    self.layer[n] = self.count - 1 - k if turned else k
-                    self.spot[n] = Spot(r, at)
-        readers: dict[int, list[tuple[int, int]]] = {value: [] for value in graph.inputs}
-        for n, values in enumerate(self.reads):
-            for slot, value in enumerate(values):
-                if value in readers:
-                    readers[value].append((n, slot))
-        for value, found in readers.items():
-            layers = {self.layer[n] for n, _ in found}
-            if found and -1 not in layers and max(layers) - min(layers) <= 1:
-                n, slot = found[0]
-                first = self.spot[n]
-                assert first is not None
-                self.input_layer[value] = self.layer[n]
-                self.input_spot[value] = Spot(first.run, first.at, slot)
-
     def is_regular(self, given: Mapping[int, object]) -> bool:
         """Whether all inner layers are alike, know only their neighbours, and nobody outside knows them."""
-        about: dict[object, object] = {}
-        graph, inner = self.graph, range(1, self.count - 1)
+        wiring, reads = self.wiring, self.wiring.reads
+        mine, theirs = self.node_layer[wiring.reader], self.value_layers[reads]
+        if ((mine < 0) & self._is_inner(theirs)).any():
+            return False
+        both = (mine >= 0) & (theirs >= 0)
+        away = np.where(both, theirs - mine, 2)
+        if (np.abs(away[both]) > 1).any():
+            return False
+        # The next state of what is in a layer comes from that layer: where it is left out, both are.
+        states = np.array([self.graph.inputs[i] for i, _ in self.graph.updates], np.int64)
+        nexts = np.array([self.graph.outputs[o] for _, o in self.graph.updates], np.int64)
+        if (self.value_layers[states] != self.value_layers[nexts]).any():
+            return False
+        read, read_type = 4 * self.value_places[reads] + away, wiring.type[reads]
+        facts = self._facts(given)
+        for run in self.runs:
+            made = self.made_in(run)
+            rows = wiring.read_rows(*run[:2], self.count)
+            alike = (
+                _alike(read[rows].reshape(self.count, -1)[1:-1])
+                and _alike(facts[made[1:-1]])
+                # Ends, too, are made of equal ops.
+                and _alike(read_type[rows].reshape(self.count, -1))
+                and _alike(wiring.type[made])
+            )
+            if not alike:
+                return False
+        inputs = np.array(self.graph.inputs, np.int64)
+        inputs = inputs[self._is_inner(self.value_layers[inputs])]
+        inputs = inputs[np.argsort(self.value_places[inputs])]
+        same = np.diff(self.value_places[inputs]) == 0
+        return not any((same & (np.diff(about[inputs]) != 0)).any() for about in (facts, wiring.type))
+
+    def _is_inner(self, layers: Ints) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+        return (layers > 0) & (layers < self.count - 1)
+
+    def _facts(self, given: Mapping[int, object]) -> Ints:
+        """Of values: what was given for them, and what they are to the caller, numbered."""
+        graph = self.graph
+        outputs = np.array(graph.outputs, np.int64)
+        states = np.full(outputs.size, -1)
+        for i, output in graph.updates:
+            states[output] = graph.inputs[i]
+        # An output that is some input's next state: which one, by its place and how far its layer is.
+        away = self.value_layers[states] - self.value_layers[outputs]
+        where: list[object] = list(zip(self.value_places[states].tolist(), away.tolist()))
         roles: dict[int, list[object]] = {}
-        states = {output: graph.inputs[i] for i, output in graph.updates}
-        for i, value in enumerate(graph.outputs):
-            state = states.get(i)
-            if state is None:
-                roles.setdefault(value, []).append("output")
-            else:
-                away = self.value_layer(state) - self.value_layer(value)
-                roles.setdefault(value, []).append((self.value_spot(state), away))
-        for n, node in enumerate(graph.nodes):
-            layer = self.layer[n]
-            refs = []
-            for value in self.reads[n]:
-                theirs = self.value_layer(value)
-                if layer < 0 and theirs in inner:
-                    return False
-                offset = theirs - layer if layer >= 0 and theirs >= 0 else None
-                if offset is not None and abs(offset) > 1:
-                    return False
-                refs.append((self.value_spot(value), offset))
-            made = [(given.get(v), tuple(roles.get(v, ()))) for v in node.results]
-            if layer in inner and about.setdefault(self.spot[n], (refs, made)) != (refs, made):
-                return False
-        for value in graph.inputs:
-            layer = self.value_layer(value)
-            fact = (given.get(value), tuple(roles.get(value, ())), graph.values[value].type)
-            if layer in inner and about.setdefault(("input", self.input_spot[value]), fact) != fact:
-                return False
-        return True
+        for value, state, role in zip(graph.outputs, states.tolist(), where):
+            roles.setdefault(value, []).append("output" if state < 0 else role)
+        found = np.zeros(len(graph.values), np.int64)
+        numbers = _numbers()
+        for value in {**roles, **given}:
+            found[value] = 1 + numbers[given.get(value), tuple(roles.get(value, ()))]
+        return found
 
     # -- a shorter graph --------------------------------------------------------------------------------
 
     def short(self, first: int = SIDES[0][0], last: int = SIDES[0][1]) -> Short:
         """With this many layers at the two ends."""
         graph, low, high = self.graph, first, self.count - last
+        layer = self._value_layer
         out = range(low, high)
-        by_spot: dict[tuple[object, int], int] = {}
-        for value in graph.values:
-            layer = self.value_layer(value.id)
-            if layer in (low - 1, high):
-                by_spot[self.value_spot(value.id), layer] = value.id
+        before, after = self.values_at[low - 1].tolist(), self.values_at[high].tolist()
         number: dict[int, int] = {}
         values: list[Value] = []
 
         def wired(value: int, reader: int) -> int:
             """A value, or if its layer is left out the one in its place on the other side."""
-            if self.value_layer(value) in out:
-                value = by_spot[self.value_spot(value), high if self.layer[reader] < low else low - 1]
+            if layer[value] in out:
+                value = (after if self.layer[reader] < low else before)[self.value_places[value]]
             return number[value]
 
         def add(value: Value, producer: tuple[int, int] | None) -> int:
@@ -156,9 +281,9 @@ class Layers:
             values.append(Value(len(values), value.type, value.name, producer))
             return number[value.id]
 
-        inputs = [add(graph.values[v], None) for v in graph.inputs if self.value_layer(v) not in out]
+        inputs = [add(graph.values[v], None) for v in graph.inputs if layer[v] not in out]
         nodes: list[Node] = []
-        kept = [n for n in range(len(graph.nodes)) if self.layer[n] not in out]
+        kept = np.flatnonzero((self.node_layer < low) | (self.node_layer >= high)).tolist()
         for n in kept:
             node = graph.nodes[n]
             operands: tuple[Operand, ...] = tuple(
@@ -167,7 +292,7 @@ class Layers:
             )
             results = tuple(add(graph.values[v], (len(nodes), r)) for r, v in enumerate(node.results))
             nodes.append(Node(node.op, operands, results, node.attrs, node.views, node.source))
-        places = [i for i, v in enumerate(graph.outputs) if self.value_layer(v) not in out]
+        places = [i for i, v in enumerate(graph.outputs) if layer[v] not in out]
         new_out = {i: j for j, i in enumerate(places)}
         new_in = {v: j for j, v in enumerate(v for v in graph.inputs if v in number)}
         updates = tuple(
@@ -186,6 +311,10 @@ class Layers:
         return Short(self, made, low, len(out), tuple(kept), number, new_out)
 
 
+def _alike(rows: Ints) -> bool:
+    return bool((rows == rows[0]).all())
+
+
 @dataclass(frozen=True)
 class Short:
     """A graph without some layers, and what became of the other one's nodes, values and outputs."""
@@ -201,60 +330,51 @@ class Short:
     values: Mapping[int, int]
     outputs: Mapping[int, int]
 
-    def layer(self, node: int) -> int:
-        found = self.layers.layer[self.kept[node]]
-        return found if found < self.low else found - self.out
+    @cached_property
+    def nodes_like(self) -> list[int]:
+        """For each node of the long graph the one here of the same kind."""
+        found = np.full(len(self.layers.layer), -1)
+        found[list(self.kept)] = np.arange(len(self.kept))
+        rows = self.layers.nodes_at
+        found[rows[self.low : self.low + self.out]] = found[rows[self.low - 1]]
+        like: list[int] = found.tolist()
+        return like
+
+    @cached_property
+    def values_like(self) -> list[int]:
+        """For each value of the long graph the one here of the same kind."""
+        found = np.full(len(self.layers.graph.values), -1)
+        found[list(self.values)] = list(self.values.values())
+        rows = self.layers.values_at
+        rows = rows[:, rows[self.low - 1] >= 0]
+        found[rows[self.low : self.low + self.out]] = found[rows[self.low - 1]]
+        like: list[int] = found.tolist()
+        return like
 
     def stand_in(self, node: int) -> int:
         """For a node of the long graph the one of the same kind whose layer was kept, in the long graph."""
-        layers = self.layers
-        layer, spot = layers.layer[node], layers.spot[node]
-        if spot is None or not self.low <= layer < self.low + self.out:
-            return node
-        return layers.node(spot, self.low - 1)
+        return self.kept[self.nodes_like[node]]
 
 
 def find_layers(graph: Graph, given: Mapping[int, object]) -> Layers | None:
     """None if nothing repeats often enough, or not regularly."""
-    reads = [node.inputs for node in graph.nodes]
-    for count, runs in _runs(_numbered(graph, reads)):
-        if count < FEWEST:
-            continue
-        found = Layers(graph, count, _turned(graph, reads, runs, count), reads)
-        found.number()
+    wiring = Wiring.of(graph)
+    for count, runs in _runs(wiring.ops()):
+        found = Layers(graph, wiring, count, _turned(wiring, runs, count))
         if found.is_regular(given):
             return found
     return None
 
 
-def _numbered(graph: Graph, reads: Sequence[Sequence[int]]) -> list[int]:
-    """Equal numbers for equal ops on equal types."""
-    known: dict[object, int] = {}
-    values = graph.values
-    found = []
-    for node, inputs in zip(graph.nodes, reads):
-        types = tuple([values[v].type for v in (*inputs, *node.results)])
-        key = (node.op, node.attrs, node.views, types)
-        found.append(known.setdefault(key, len(known)))
-    return found
-
-
-def _runs(ops: Sequence[int]) -> list[tuple[int, list[tuple[int, int]]]]:
-    """Runs of repeats by how many there are in each; of a kind those that do not overlap, longest first."""
-    last: dict[tuple[int, ...], int] = {}
-    distance: Counter[int] = Counter()
-    for i in range(len(ops) - WINDOW):
-        here = tuple(ops[i : i + WINDOW])
-        if here in last:
-            distance[i - last[here]] += 1
-        last[here] = i
-    row = np.array(ops)
+def _runs(ops: Ints) -> list[tuple[int, list[tuple[int, int]]]]:
+    """Runs of enough repeats by how many there are in each; of a kind those that do not overlap, longest first."""
     by_count: dict[int, list[tuple[int, int]]] = {}
-    for period, _ in distance.most_common(PERIODS):
-        same = np.flatnonzero(np.diff(np.concatenate([[0], (row[:-period] == row[period:]).astype(np.int8), [0]])))
+    for period in _distances(ops):
+        same = np.flatnonzero(np.diff(np.concatenate([[0], (ops[:-period] == ops[period:]).astype(np.int8), [0]])))
         for start, end in zip(same[::2].tolist(), same[1::2].tolist()):
-            if end - start >= period:
-                by_count.setdefault((end - start + period) // period, []).append((start, period))
+            count = (end - start + period) // period
+            if count >= FEWEST:
+                by_count.setdefault(count, []).append((start, period))
     found = []
     for count, runs in by_count.items():
         kept: list[tuple[int, int]] = []
@@ -266,29 +386,31 @@ def _runs(ops: Sequence[int]) -> list[tuple[int, list[tuple[int, int]]]]:
     return sorted(found, key=lambda pair: -pair[0] * sum(period for _, period in pair[1]))
 
 
-def _turned(
-    graph: Graph, reads: Sequence[Sequence[int]], runs: Sequence[tuple[int, int]], count: int
-) -> list[tuple[int, int, bool]]:
+def _distances(ops: Ints) -> list[int]:
+    """How far apart the same few ops in a row come again: what is most frequent first, or else what comes first."""
+    windows = max(0, ops.size - WINDOW)
+    mixed = np.zeros(windows, np.uint64)
+    for i in range(WINDOW):
+        mixed = mixed * ODD + ops[i : i + windows].astype(np.uint64)
+    order = np.argsort(mixed, kind="stable")
+    again = mixed[order[1:]] == mixed[order[:-1]]
+    away = np.zeros(windows, np.int64)
+    away[order[1:][again]] = (order[1:] - order[:-1])[again]
+    found, at, times = np.unique(away[away > 0], return_index=True, return_counts=True)
+    frequent: list[int] = found[np.lexsort((at, -times))][:PERIODS].tolist()
+    return frequent
+
+
+def _turned(wiring: Wiring, runs: Sequence[tuple[int, int]], count: int) -> list[Run]:
     """Which runs go from the last layer to the first: there, what comes from earlier runs falls as one goes on."""
-    place: dict[int, int] = {}
-    found: list[tuple[int, int, bool]] = []
+    layer = np.full(wiring.kind.size + 1, -1)
+    """Of nodes; the last is for inputs."""
+    found: list[Run] = []
     for start, period in runs:
-        rising = falling = 0
-        seen: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for n in range(start, start + count * period):
-            k, at = divmod(n - start, period)
-            for slot, value in enumerate(reads[n]):
-                producer = graph.values[value].producer
-                if producer is not None and producer[0] in place:
-                    seen.setdefault((at, slot), []).append((k, place[producer[0]]))
-        for pairs in seen.values():
-            for (k, a), (m, b) in pairwise(pairs):
-                if m == k + 1:
-                    rising += b == a + 1
-                    falling += b == a - 1
-        turned = falling > rising
-        for n in range(start, start + count * period):
-            k = (n - start) // period
-            place[n] = count - 1 - k if turned else k
+        read = wiring.reads[wiring.read_rows(start, period, count)]
+        theirs = layer[wiring.maker[read]].reshape(count, -1)
+        step = np.where((theirs[1:] >= 0) & (theirs[:-1] >= 0), np.diff(theirs, axis=0), 0)
+        turned = bool((step == -1).sum() > (step == 1).sum())
+        layer[start : start + count * period] = np.repeat(np.arange(count)[:: -1 if turned else 1], period)
         found.append((start, period, turned))
     return found

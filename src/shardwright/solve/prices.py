@@ -39,6 +39,9 @@ class Priced(Extra):
     """Of a byte at each of the moments, in `SCALE`-ths of a picosecond."""
     arrays: dict[object, Ints]
     """Equal arrays are one; whoever asks for several prices keeps them."""
+    full: bool = False
+    """Whether a copy that is kept of what the caller holds counts from the first reader to the last.  It may be there
+    for less, so this is for finding plans and for no bound."""
 
     def __post_init__(self) -> None:
         self.demands, self.graph = self.about.demands, self.about.graph
@@ -85,7 +88,9 @@ class Priced(Extra):
             if found is None:
                 found = self.arrays[key] = np.where(made[:, None] == rows[None, :], 0, TOO_DEAR)
             return found
-        count = 0 if was in self.lives.stays else sum(map(self.lives.of[was].turns, self.moments))
+        if was in self.lives.stays:
+            return self._beside(value) if self.full else None
+        count = sum(map(self.lives.of[was].turns, self.moments))
         lying, kept = self._cost(made, count, value), self._cost(rows, count, value)
         if lying is None or kept is None:
             return None
@@ -94,6 +99,20 @@ class Priced(Extra):
         found = self.arrays.get(key)
         if found is None:
             found = self.arrays[key] = np.minimum(lying[:, None], kept[None, :])
+        return found
+
+    def _beside(self, value: int) -> Ints | None:
+        """What is kept beside what the caller holds."""
+        life, made, rows = self.lives.of[self.was[value]], self.demands[value].made, self._all(value)
+        last = max((n for n, _ in self.about.readers[value]), default=-1)
+        there = [t for t in self.moments if life.read <= t <= (self.nodes[last] if last >= 0 else -1)]
+        kept = self._cost(rows, len(there), value)
+        if kept is None:
+            return None
+        key = ("beside", id(made), id(kept))
+        found = self.arrays.get(key)
+        if found is None:
+            found = self.arrays[key] = np.where(made[:, None] == rows[None, :], 0, kept[None, :])
         return found
 
     def edge(self, value: int, group: Group) -> Ints | None:

@@ -8,23 +8,32 @@ is lost, and nothing is assumed: where layers do not come out equal, the whole g
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
 
 from ..errors import PlanInfeasible
 from ..propagate.complete import Complete, Decision
+from ..spec.axes import Axes
+from ..spec.rule import OpShardingRule
 from ..spec.sharding import ShardingSpec
 from .assign import FINE, NEAR, Assigner, Assignment, Extra, Optimum, Terms
 from .compact import Compact, compact
 from .deep import Deep, Inner
 from .layers import Short
-from .routes import TOO_DEAR
+from .numeric.problem import Ints
+from .routes import TOO_DEAR, Tree
+from .space import Way
 from .tighten import tighten
 
 Key = tuple[Any, ...]
+Specs = tuple[ShardingSpec, ...]
+Made = tuple[OpShardingRule | None, tuple[Axes, ...], Specs, Specs, Specs]
+T = TypeVar("T")
 
 
 @dataclass
@@ -37,6 +46,10 @@ class Stack:
     layer: list[int] = field(default_factory=list)
     key: list[Key] = field(default_factory=list)
     """Equal for variables in the same place of different layers."""
+    best: DeepPlan | None = None
+    """What `solve` found."""
+    at: dict[tuple[int, Key], int] = field(default_factory=dict)
+    """Variables by layer and key."""
 
     def __post_init__(self) -> None:
         self.was = {here: there for there, here in self.short.values.items()}
@@ -48,12 +61,14 @@ class Stack:
     def label(self, hubs: dict[int, int]) -> None:
         """Say of all variables where they are."""
         short, layers, graph = self.short, self.short.layers, self.short.graph
+        places, value_places = layers.node_place[list(short.kept)].tolist(), layers.value_places.tolist()
         self.layer = [self._lower(layers.layer[n]) for n in short.kept]
-        self.key = [("node", layers.spot[n] or n) for n in short.kept]
+        self.key = [("node", place) if place >= 0 else ("alone", n) for n, place in zip(short.kept, places)]
         for kind, values in (("input", graph.inputs), ("hub", tuple(hubs))):
             for value in values:
                 self.layer.append(self._lower(layers.value_layer(self.was[value])))
-                self.key.append((kind, layers.value_spot(self.was[value])))
+                self.key.append((kind, value_places[self.was[value]]))
+        self.at = {pair: i for i, pair in enumerate(zip(self.layer, self.key)) if pair[0] >= 0}
 
     def compacted(self, terms: Terms) -> Compact:
         costs, edges, hubs = terms
@@ -99,11 +114,25 @@ class Stack:
                 best = min(best, second[1], key=lambda plan: plan.objective)
         if best.objective >= TOO_DEAR:
             raise PlanInfeasible("every plan gathers more at once than is allowed")
+        self.best = best
         objective = best.objective
         complete = best.tight().decode()
         lower = min(bound.lower_bound, objective)
         seconds = monotonic() - began
         return Assignment(complete, objective, lower, "messages", timed_out, seconds, self.assigner.hardware)
+
+
+class Seen(NamedTuple):
+    """What there is to say of a value of the deep graph."""
+
+    value: int
+    small: int
+    """The short graph's that stands for it."""
+    cost: int
+    """Of all copies."""
+    tree: Tree
+    end: int
+    """Where it is delivered; -1 if nobody wants it."""
 
 
 @dataclass
@@ -116,61 +145,82 @@ class DeepPlan:
 
     def tight(self) -> DeepPlan:
         """With inputs that lie in less memory at the same price."""
-        known: dict[int, list[int]] = {}
-        for choice in self.choices:
-            if id(choice) not in known:
-                known[id(choice)] = tighten(self.stack.assigner, choice)
-        return DeepPlan(self.stack, [known[id(choice)] for choice in self.choices])
+        stack, inputs = self.stack, self.stack.assigner.place.values()
+        choices = {id(choice): choice for choice in self.choices}
+        known = {at: tighten(stack.assigner, choice) for at, choice in choices.items()}
+        found = DeepPlan(stack, [known[id(choice)] for choice in self.choices])
+        # The same layers are alike.  Only inputs have changed, so most of what is said stays.
+        changed = {stack.key[i] for at, choice in choices.items() for i in inputs if known[at][i] != choice[i]}
+        found.ways = self.ways
+        values, which = self.seen
+        asks = [(demand.decider, *(group.variable for group in demand.groups)) for demand in stack.assigner.demands]
+        touched = [any(at >= 0 and stack.key[at] in changed for at in about) for about in asks]
+        found.seen = [found._seen(one.value) if touched[one.small] else one for one in values], which
+        return found
 
     def __post_init__(self) -> None:
-        stack = self.stack
-        layers, short = stack.short.layers, stack.short
-        self.layers = layers
-        self.graph = layers.graph
-        self.node_of = {n: i for i, n in enumerate(short.kept)}
-        here = short.low - 1
-        at = {(stack.layer[i], stack.key[i]): i for i in range(len(stack.layer)) if stack.layer[i] >= 0}
-        self.variable_of = at
-        self.here = here
+        short = self.stack.short
+        self.layers, self.graph = short.layers, short.layers.graph
+        self.here = short.low - 1
+        """The layer of the short stack that stands for those left out, too."""
 
     def short_layer(self, layer: int) -> int:
         """The layer of the short stack that stands for one of the deep stack."""
         short = self.stack.short
         return self.here if self.here <= layer < short.low + short.out else self.stack._lower(layer)
 
-    def pick(self, variable: int, layer: int) -> int:
-        """What a layer of the deep stack (-1: none) picks for a variable of the short one."""
-        return self.choices[layer][variable]
-
     def counterpart(self, value: int) -> int:
         """The short graph's value that stands for one of the deep graph."""
-        layers, short = self.layers, self.stack.short
-        if value in short.values:
-            return short.values[value]
-        producer = layers.graph.values[value].producer
-        if producer is None:
-            return self._inputs()[layers.input_spot[value]]
-        spot = layers.spot[producer[0]]
-        assert spot is not None
-        node = layers.node(spot, self.here)
-        return short.values[layers.graph.nodes[node].results[producer[1]]]
+        return self.stack.short.values_like[value]
 
-    def _inputs(self) -> dict[object, int]:
-        if not hasattr(self, "_known_inputs"):
-            layers, short = self.layers, self.stack.short
-            self._known_inputs: dict[object, int] = {
-                layers.input_spot[value]: short.values[value]
-                for value, layer in layers.input_layer.items()
-                if layer == self.here
-            }
-        return self._known_inputs
+    def variable(self, node: int) -> int:
+        """The short graph's node that stands for one of the deep graph."""
+        return self.stack.short.nodes_like[node]
+
+    # -- what is said once for layers that are alike ------------------------------------------------------
 
     @cached_property
-    def seen(self) -> list[tuple[int, int, tuple[int, ...]]]:
-        """For each value of the deep graph: the short graph's, where its maker's choice puts it, and what is wanted."""
-        return [self._seen(v) for v in range(len(self.graph.values))]
+    def alike(self) -> list[list[int]]:
+        """Layers of which the same is to be said: the same stand for them and their neighbours, and choose alike."""
+        found: dict[tuple[int, ...], list[int]] = {}
+        for layer in range(self.layers.count):
+            near = (layer - 1, layer, layer + 1)
+            # Equal choices are one object; the one after the last is of what is of no layer, which is the same for all.
+            key = (*map(self.short_layer, near), *(id(self.choices[one]) for one in near))
+            found.setdefault(key, []).append(layer)
+        return list(found.values())
 
-    def _seen(self, value: int) -> tuple[int, int, tuple[int, ...]]:
+    def _once(self, at: Ints, size: int, say: Callable[[int], T]) -> tuple[list[T], Ints]:
+        """What is to be said of things ``at`` places of layers or of no layer, and what of it holds for each."""
+        found: list[T] = []
+        which = np.full(size, -1)
+        for layers in self.alike:
+            row = at[layers[0]]
+            there = np.flatnonzero(row >= 0)
+            which[at[layers][:, there]] = np.arange(len(found), len(found) + there.size)
+            found += map(say, row[there].tolist())
+        for one in np.flatnonzero(which < 0).tolist():
+            which[one] = len(found)
+            found.append(say(one))
+        return found, which
+
+    @cached_property
+    def ways(self) -> tuple[list[tuple[int, Way]], Ints]:
+        """The short graph's nodes and how they are carried out, and which of these each node of the deep graph is."""
+
+        def say(node: int) -> tuple[int, Way]:
+            variable = self.variable(node)
+            return variable, about.ways[variable][self.choices[self.layers.layer[node]][variable]]
+
+        about = self.stack.assigner
+        return self._once(self.layers.nodes_at, len(self.graph.nodes), say)
+
+    @cached_property
+    def seen(self) -> tuple[list[Seen], Ints]:
+        """What there is to say of values, and what of it holds for each value of the deep graph."""
+        return self._once(self.layers.values_at, len(self.graph.values), self._seen)
+
+    def _seen(self, value: int) -> Seen:
         stack, layer = self.stack, self.layers.value_layer(value)
         small = self.counterpart(value)
         demand = stack.assigner.demands[small]
@@ -185,22 +235,34 @@ class DeepPlan:
                 if theirs < 0:
                     picks = [self.choices[-1][group.variable]]
                 elif own < 0:
-                    picks = [self.choices[deep][group.variable] for deep in self.deep(theirs)]
+                    picks = [choice[group.variable] for choice in self.deep(theirs)]
                 elif theirs == own:
                     picks = [self.choices[layer][group.variable]]
                 else:
                     away = layer + (theirs - own)
-                    variable = self.variable_of.get((self.short_layer(away), stack.key[group.variable]), group.variable)
+                    variable = stack.at.get((self.short_layer(away), stack.key[group.variable]), group.variable)
                     picks = [self.choices[away][variable]]
             for place in group.places:
-                wanted.update((int(place[pick]), None) for pick in picks)
-        return small, source, tuple(wanted)
+                wanted.update([(int(place[pick]), None) for pick in picks])
+        settled = 0 if demand.settle is None else int(demand.settle[source])
+        if not demand.count:
+            return Seen(value, small, settled, {}, -1)
+        cost, tree, end = demand.grow(int(demand.made[source]), tuple(wanted))
+        return Seen(value, small, settled + cost, tree, end)
 
-    def deep(self, layer: int) -> list[int]:
+    def deep(self, layer: int) -> Sequence[Sequence[int]]:
+        """What is chosen, each once, in the layers of the deep stack for which one of the short stack stands."""
         short = self.stack.short
         if layer == self.here:
-            return list(range(self.here, short.low + short.out))
-        return [layer if layer < short.low else layer + short.out]
+            return self._repeated
+        return [self.choices[layer if layer < short.low else layer + short.out]]
+
+    @cached_property
+    def _repeated(self) -> Sequence[Sequence[int]]:
+        choices = self.choices[self.here : self.stack.short.low + self.stack.short.out]
+        return list({id(choice): choice for choice in choices}.values())
+
+    # -- what comes of it ---------------------------------------------------------------------------------
 
     @property
     def objective(self) -> int:
@@ -210,21 +272,10 @@ class DeepPlan:
         return self._objective
 
     def _count(self) -> int:
-        about, total = self.stack.assigner, 0
-        for n, layer in enumerate(self.layers.layer):
-            variable = self.variable(n)
-            total += about.ways[variable][self.choices[layer][variable]].time
-        for small, source, wanted in self.seen:
-            demand = about.demands[small]
-            if demand.settle is not None:
-                total += int(demand.settle[source])
-            if demand.count:
-                total += demand.grow(int(demand.made[source]), wanted)[0]
-        return total
-
-    def variable(self, node: int) -> int:
-        """The short graph's node that stands for one of the deep graph."""
-        return self.node_of[self.stack.short.stand_in(node)]
+        ways, which = self.ways
+        total = sum(way.time * times for (_, way), times in zip(ways, _times(which)))
+        values, which = self.seen
+        return total + sum(one.cost * times for one, times in zip(values, _times(which)))
 
     def decode(self) -> Complete:
         """Complete shardings of the deep graph."""
@@ -233,38 +284,53 @@ class DeepPlan:
         for value in graph.inputs:
             small = self.counterpart(value)
             inputs[value] = about.inputs[small][self.choices[layers.value_layer(value)][about.place[small]]]
-        home = dict(inputs)
-        decisions = []
-        for n, node in enumerate(graph.nodes):
-            variable = self.variable(n)
-            way = about.ways[variable][self.choices[layers.layer[n]][variable]]
-            homes = way.results
-            if about.given:
-                small_results = about.graph.nodes[variable].results
-                homes = tuple(
-                    about.given[value].closed() if value in about.given else spec
-                    for value, spec in zip(small_results, way.results)
-                )
-            decisions.append(Decision(n, about.space.rules[variable], way.axes, way.operands, way.results, homes))
-            home.update(zip(node.results, homes))
-        sources: dict[int, dict[ShardingSpec, ShardingSpec]] = {}
-        ends: dict[int, ShardingSpec] = {}
-        for v, (small, source, wanted) in enumerate(self.seen):
-            demand = about.demands[small]
-            if demand.count:
-                specs = demand.routes.specs
-                _, tree, end = demand.grow(int(demand.made[source]), wanted)
-                ends[v] = specs[end]
-                if tree:
-                    sources[v] = {specs[end]: specs[start] for end, start in tree.items()}
+        ways, which = self.ways
+        made = [self._made(variable, way) for variable, way in ways]
+        # By columns, which is faster.
+        columns = zip(*[made[at] for at in which.tolist()])
+        decisions = tuple(map(Decision, range(len(graph.nodes)), *columns))
+        copies = [self._copies(one) for one in self.seen[0]]
+        copied = self.seen[1]
+        some = np.flatnonzero(np.array([bool(tree) for tree, _ in copies])[copied])
+        sources = {v: copies[at][0] for v, at in zip(some.tolist(), copied[some].tolist())}
+
+        def home(value: int) -> ShardingSpec:
+            producer = graph.values[value].producer
+            return inputs[value] if producer is None else decisions[producer[0]].homes[producer[1]]
+
         states = {output: graph.inputs[i] for i, output in graph.updates}
         outputs = []
         for i, value in enumerate(graph.outputs):
             asked = about.out_specs.get(self.stack.short.outputs.get(i, -1))
             if i in states:
-                outputs.append(home[states[i]])
+                outputs.append(home(states[i]))
             elif asked is not None:
                 outputs.append(asked.closed())
             else:
-                outputs.append(ends.get(value, home[value]) if home[value].partial else home[value])
-        return Complete(graph, about.mesh, tuple(inputs.values()), tuple(decisions), tuple(outputs), (), 0, sources)
+                lies, end = home(value), copies[copied[value]][1]
+                outputs.append(end if lies.partial and end is not None else lies)
+        return Complete(graph, about.mesh, tuple(inputs.values()), decisions, tuple(outputs), (), 0, sources)
+
+    def _made(self, variable: int, way: Way) -> Made:
+        """A decision but for its node's number."""
+        about = self.stack.assigner
+        homes = way.results
+        if about.given:
+            homes = tuple(
+                about.given[value].closed() if value in about.given else spec
+                for value, spec in zip(about.graph.nodes[variable].results, way.results)
+            )
+        return about.space.rules[variable], way.axes, way.operands, way.results, homes
+
+    def _copies(self, seen: Seen) -> tuple[dict[ShardingSpec, ShardingSpec], ShardingSpec | None]:
+        """What copies of a value are made from, and where it is delivered if anybody wants it."""
+        if seen.end < 0:
+            return {}, None
+        specs = self.stack.assigner.demands[seen.small].routes.specs
+        return {specs[end]: specs[start] for end, start in seen.tree.items()}, specs[seen.end]
+
+
+def _times(which: Ints) -> list[int]:
+    """How often each comes."""
+    found: list[int] = np.bincount(which).tolist()
+    return found

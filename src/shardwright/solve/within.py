@@ -28,13 +28,13 @@ from .assign import Assigner, Assignment, Terms
 from .deep import Deep, DeepChoice, Inner
 from .exhaust import Room, TooMany, exhaust
 from .flat import Flat, Frame
+from .flats import flat_of, neighbours
 from .mixed import mix, spliced
 from .numeric import NumericProblem
 from .numeric.problem import Ints
 from .price import price
 from .prices import SCALE, Priced
 from .routes import TOO_DEAR
-from .space import Way
 from .stack import DeepPlan, Stack
 from .window import sweep
 
@@ -51,6 +51,8 @@ NEAR = 10
 NOT_FOUND = "no plan was found that fits in memory"
 CLIMBED = 300
 """The most ways in a graph of which single changes are tried."""
+LADDER = 12
+"""By so many bits prices may rise and fall where no plan fits after all."""
 CUTS = 12
 """So many places are tried at which one plan gives way to another."""
 PAIRED = 2
@@ -89,6 +91,8 @@ class Within:
     limit: int
     measure: Measure
     stack: Stack | None = None
+    solver: str = "auto"
+    """For the graph as it is."""
     moments: list[int] = field(default_factory=list)
     bound: int = 0
     best: tuple[int, list[int]] = (0, [])
@@ -113,12 +117,14 @@ class Within:
         """The best plan with a price on bytes; a ``rough`` one says nothing about the bound."""
         key = (price, rough, *self.moments)
         if key not in self.known:
-            extra = Priced(self.about, self.frame.lives, self.was, self.nodes, self.moments, price, self.arrays)
+            lives, arrays = self.frame.lives, self.arrays
+            extra = Priced(self.about, lives, self.was, self.nodes, self.moments, price, arrays, full=rough)
             plan: DeepPlan | Sequence[int]
             if self.stack is None:
-                best = self.about.optimum(False, "auto", seconds, None, extra)
+                best = self.about.optimum(False, self.solver, seconds, None, extra)
                 plan = best.choice
-                self._raise(best.lower_bound, price)
+                if not rough:
+                    self._raise(best.lower_bound, price)
             elif rough:
                 plan = self._copied(self.stack, extra)
             else:
@@ -131,6 +137,17 @@ class Within:
             self.known[key] = Tried(price, flat, flat.cost, flat.held())
             self.tried.append(self.known[key])
         return self.known[key]
+
+    def _free(self, seconds: float | None) -> Tried:
+        """The best plan where bytes cost nothing; a stack's is known, and if it is too large that is all one asks."""
+        if self.stack is not None and self.stack.best is not None:
+            flat = flat_of(self.frame, self.about, self.stack.best)
+            flat.hubs.update((v, flat.home(v)) for v in flat.hubs if v in self.frame.lives.shows)
+            held = flat.held()
+            if int(held.max()) > self.limit:
+                self.tried.append(Tried(0, flat, flat.cost, held))
+                return self.tried[-1]
+        return self.at(0, seconds)
 
     def _copied(self, stack: Stack, extra: Priced) -> DeepPlan:
         """The short stack's best plan, with the same in all layers that it leaves out as in the one before them."""
@@ -167,7 +184,7 @@ class Within:
     def search(self, seconds: float | None) -> tuple[Complete, int, bool]:
         """The plan, its objective, and whether time was up."""
         until = None if seconds is None else monotonic() + seconds
-        free = self.at(0, _left(until))
+        free = self._free(_left(until))
         limit, late = self.limit, False
         high: Tried | None = None
         found: Flat | None = None
@@ -182,12 +199,14 @@ class Within:
             if over <= 0:
                 found = flat
                 break
-            limit -= over * 17 // 16
+            limit = min(limit - over * 17 // 16, int(flat.held().max()) - 1)  # another plan, at least
             if limit <= 0 or (until is not None and monotonic() > until):
                 break
         small = self.stack is None and sum(map(len, self.about.ways)) <= CLIMBED
         if found is None:
-            found = self._any() or (self._exhausted(None, TOO_DEAR, until) if small else None)
+            found = self._any() or self._by_ladder(free, 1 if small else 3, until)
+        if found is None and small:
+            found = self._exhausted(None, TOO_DEAR, until)
         if found is None and self.settled:
             raise PlanInfeasible("no plan fits: all were gone through", help="allow more memory, or take a larger mesh")
         if found is None:
@@ -261,12 +280,34 @@ class Within:
                 return tried.flat
         return None
 
+    def _by_ladder(self, free: Tried, bits: int, until: float | None) -> Flat | None:
+        """Where the count led astray: the first plan that fits at prices that rise by so many bits each, from next to
+        nothing, which only decides between equals."""
+        if not self.moments:
+            self.moments = [max(self.candidates, key=lambda t: int(free.held[t]))]
+        most = max(1, free.cost * SCALE // max(1, self._bytes(free)))
+        for step in range(-LADDER, LADDER, bits):
+            if until is not None and monotonic() > until:
+                break
+            rung = most << step if step >= 0 else most >> -step
+            for rough in (True,) if bits > 1 else (True, False):
+                self.at(min(max(1, rung), self._dearest(free)), _left(until), rough)
+            found = self._any()
+            if found is not None:
+                return found
+        worst = {max(self.candidates, key=one.held.__getitem__) for one in self.tried}
+        if bits > 1 or worst <= set(self.moments):
+            return None
+        # Where the price stood less was held then, but elsewhere more.
+        self.moments = sorted(worst | set(self.moments))
+        return self._by_ladder(free, bits, until)
+
     def _climb(self, flat: Flat, until: float | None) -> Flat:
         """A small graph's plan after all changes of one thing that pay and fit."""
         about, cost, changed = self.about, flat.cost, True
         while changed and (until is None or monotonic() < until):
             changed = False
-            for other in _neighbours(flat, about):
+            for other in neighbours(flat, about):
                 less = other.cost
                 if less < cost and int(other.held().max()) <= self.limit and self._held(other) <= self.limit:
                     flat, cost, changed = other, less, True
@@ -399,57 +440,6 @@ def _left(until: float | None) -> float | None:
     return None if until is None else max(0.2, until - monotonic())
 
 
-def _neighbours(flat: Flat, about: Assigner) -> Iterator[Flat]:
-    """Plans that differ in one way, input or hub; hubs of views go with them."""
-    frame = flat.frame
-
-    def made(ways: list[Way], lying: dict[int, ShardingSpec], hubs: dict[int, ShardingSpec]) -> Flat:
-        other = Flat(frame, ways, lying, hubs)
-        hubs.update((v, other.home(v)) for v in hubs if v in frame.lives.shows)
-        return other
-
-    for n, ways in enumerate(about.ways):
-        for way in ways:
-            if way is not flat.ways[n]:
-                yield made([*flat.ways[:n], way, *flat.ways[n + 1 :]], flat.lying, dict(flat.hubs))
-    for value, specs in about.inputs.items():
-        for spec in specs:
-            if spec != flat.lying[value]:
-                yield made(flat.ways, {**flat.lying, value: spec}, dict(flat.hubs))
-    for value, hub in flat.hubs.items():
-        for spec in about.demands[value].routes.specs if value not in frame.lives.shows else ():
-            if spec != hub:
-                yield made(flat.ways, flat.lying, {**flat.hubs, value: spec})
-
-
-def flat_of(frame: Frame, about: Assigner, plan: DeepPlan | Sequence[int]) -> Flat:
-    """A choice for all variables, hubs included, as a flat plan of the whole graph."""
-    graph = frame.graph
-    hub_of = about.hub_of
-    hubs: dict[int, ShardingSpec] = {}
-    if isinstance(plan, DeepPlan):
-        layers = plan.layers
-        ways = []
-        for n, layer in enumerate(layers.layer):
-            variable = plan.variable(n)
-            ways.append(about.ways[variable][plan.choices[layer][variable]])
-        lying = {}
-        for value in graph.inputs:
-            small = plan.counterpart(value)
-            lying[value] = about.inputs[small][plan.choices[layers.value_layer(value)][about.place[small]]]
-        for v in range(len(graph.values)):
-            small = plan.counterpart(v)
-            if small in hub_of:
-                pick = plan.choices[layers.value_layer(v)][hub_of[small]]
-                hubs[v] = about.demands[small].routes.specs[pick]
-        return Flat(frame, ways, lying, hubs)
-    ways = [about.ways[n][plan[n]] for n in range(len(graph.nodes))]
-    lying = {value: about.inputs[value][plan[about.place[value]]] for value in graph.inputs}
-    for v, variable in hub_of.items():
-        hubs[v] = about.demands[v].routes.specs[plan[variable]]
-    return Flat(frame, ways, lying, hubs)
-
-
 def fit(
     graph: Graph,
     about: Assigner,
@@ -459,6 +449,7 @@ def fit(
     out_specs: Mapping[int, ShardingSpec],
     time_limit: float | None,
     measure: Measure,
+    solver: str = "auto",
 ) -> Assignment | None:
     """The best plan found that fits; None if a stack's layers do not come out equal."""
     began = monotonic()
@@ -467,7 +458,7 @@ def fit(
         places = {n: i for i, n in enumerate(stack.short.kept)}
         rules = [rules[places[stack.short.stand_in(n)]] for n in range(len(graph.nodes))]
     frame = Frame(graph, about.book, graph_roles(graph), rules, given, out_specs)
-    work = Within(about, frame, limit, measure, stack)
+    work = Within(about, frame, limit, measure, stack, solver)
     try:
         complete, objective, late = work.search(time_limit)
     except _Irregular:

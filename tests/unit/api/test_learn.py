@@ -79,6 +79,12 @@ def odd(x: torch.Tensor) -> torch.Tensor:
     return x - x.mean() * (x.shape[0] % 2)
 
 
+@custom("tall", _like)
+def tall(x: torch.Tensor) -> torch.Tensor:
+    """Elementwise up to 40 rows; beyond, rows are no longer for themselves."""
+    return x * 2 if x.shape[0] <= 40 else x - x.mean(0)
+
+
 @custom("either", _like)
 def either(x: torch.Tensor, plus: torch.Tensor | None, minus: torch.Tensor | None) -> torch.Tensor:
     return x + plus if plus is not None else torch.cumsum(x, 1) - minus
@@ -167,6 +173,53 @@ def test_what_cannot_be_learned_runs_whole(op, words, tmp_path):
     assert words in case.refused
 
 
+def test_a_rule_must_hold_on_the_size_of_the_call():
+    x = torch.randn(64, 16)
+    made = sw.plan(lambda x: tall(x), x, mesh="d=2", learn=True, in_specs=("[d, _]",))
+    assert "it splits otherwise on the call's own size" in made.notes[0]
+    assert "[(64, 16)]" in made.notes[0]
+    assert ways(made, "learned.tall") == ["[_, _]"]
+    torch.testing.assert_close(made(x), tall(x))
+    learning.forget()
+    low = sw.plan(lambda x: tall(x), x[:32], mesh="d=2", learn=True, in_specs=("[d, _]",))
+    assert "rule learned by execution" in low.notes[0]
+    assert ways(low, "learned.tall") == ["[d, _]"]
+
+
+def test_a_known_rule_is_tried_on_the_size_of_another_call(tmp_path):
+    """In one program and in the next; a rule that fails on one size is used on none."""
+    x, book = torch.randn(64, 16), tmp_path / "book.json"
+    low = sw.plan(lambda x: tall(x), x[:32], mesh="d=2", learn=True, rule_book=book)
+    assert "rule learned by execution" in low.notes[0]
+    high = sw.plan(lambda x: tall(x), x, mesh="d=2", learn=True, rule_book=book, in_specs=("[d, _]",))
+    assert len([note for note in high.notes if "learned.tall: " in note]) == 1
+    assert "on the call's own size" in high.notes[0]
+    torch.testing.assert_close(high(x), tall(x))
+    (case,) = learning.read_book(book)["learned.tall"].cases.values()
+    assert case.rule == ""
+    assert case.tried[-2:] == (((32, 16),), ((64, 16),))
+    learning.forget()
+    both = sw.plan(lambda x, y: (tall(x), tall(y)), x[:32], x, mesh="d=2", learn=True)
+    assert ways(both, "learned.tall") == ["[_, _]"] * 2
+    assert len([note for note in both.notes if "learned.tall: " in note]) == 1
+
+
+def test_a_call_that_is_too_large_is_not_tried_on_its_own_size(monkeypatch):
+    monkeypatch.setattr(study, "OWN_ELEMENTS", 2 * 64 * 16 - 1)
+    made = sw.plan(lambda x: tall(x), torch.randn(64, 16), mesh="d=2", learn=True)
+    assert "rule learned by execution" in made.notes[0]
+
+
+def test_what_a_rule_claims_of_one_axis():
+    rule = study.RulePattern.parse("m k, k n -> m n ; P(sum), R -> P(sum)").bind([(8, 6), (6, 4)])
+    said = [[", ".join(map(str, side)) for side in row] for row in study._claims(rule)]
+    assert said == [
+        ["S(0), R", "S(0)"], ["S(1), S(0)", "P(sum)"], ["R, S(1)", "S(1)"], ["P(sum), R", "P(sum)"],
+    ]  # fmt: skip
+    whole = study.RulePattern.parse("a b -> a b ; a: whole").bind([(8, 6)])
+    assert [[str(p) for p in row[0]] for row in study._claims(whole)] == [["S(1)"]]
+
+
 def test_a_function_of_numpy(monkeypatch):
     """Whoever has a kernel can be studied; the tracer's own writer stands for a user's function here."""
     monkeypatch.setitem(kernels.KERNELS, "halved", lambda attrs, results: lambda x: np.sin(x) / attrs["by"])
@@ -211,7 +264,7 @@ def test_the_book_is_kept_and_read_instead_of_studying_again(tmp_path, monkeypat
     assert record["ops"][0]["identity"] == "learned::mix(Tensor x, Tensor w) -> Tensor"
     assert record["ops"][0]["made_with"] == f"torch {torch.__version__}"
     (case,) = record["ops"][0]["cases"]
-    assert case["tried"] == [[[4, 6], [6, 8]], [[9, 15], [15, 6]]]
+    assert case["tried"] == [[[4, 6], [6, 8]], [[9, 15], [15, 6]], [[512, 64], [64, 32]]]
     assert "2x2 mesh" in case["confirmed"]
     learning.forget()
     assert registry.find("learned.mix") is None
@@ -347,6 +400,15 @@ def test_broken_books_are_refused(case, good_book, tmp_path):
         assert str(book) in str(caught.value)
         assert "help" in str(caught.value)
     assert registry.find("learned.mix") is None
+
+
+def test_a_book_that_cannot_be_written(monkeypatch):
+    """That is said before anything is studied."""
+    monkeypatch.setattr(study, "study_call", never)
+    with pytest.raises(ShardwrightError, match="there is no folder 'nowhere'"):
+        sw.plan(program, *arguments(), mesh="d=4", learn=True, rule_book="nowhere/book.json")
+    with pytest.raises(ShardwrightError, match="takes the path of a file, not 3"):
+        sw.plan(program, *arguments(), mesh="d=4", learn=True, rule_book=3)
 
 
 def test_a_book_that_is_not_there():

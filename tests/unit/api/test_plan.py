@@ -8,15 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import shardwright as sw
 from shardwright.api.explain import MOST, differences, homes_of
 from shardwright.api.recipes import RECIPES
-from shardwright.cli import main
 from shardwright.cost import RESIDENT, hardware_of, memory_profile, program_cost
 from shardwright.errors import GraphError, PlanInfeasible, ShardwrightError, TraceError
-from shardwright.plan import VERSION, Plan
+from shardwright.plan import VERSION, Plan, duration
 from shardwright.verify import check_identity, check_structure
 
 
@@ -144,6 +142,118 @@ def test_json_is_read_strictly():
         sw.load_plan(text, lambda x, w1, w2: x @ w1 @ w2, *args)
 
 
+ASKED = [
+    {"w1": "[_, tp]", "w*": sw.P("tp", None)},
+    [sw.pin("5", "[dp, tp]"), sw.forbid("x", "tp")],
+    sw.cap_gather("1 GiB"),
+    sw.cap_gather(2**31),
+]
+
+
+def test_a_plan_says_what_it_was_asked_for():
+    """Everything as it was written, in the file and when it is read again."""
+    args, mesh = CASES["two axes"]
+    about = {"in_specs": ("[dp, _]", None, None), "out_specs": "[dp, _]", "constraints": ASKED, "memory": "2 GiB"}
+    made = sw.plan(mlp, *args, mesh=mesh, **about)
+    assert json.loads(made.to_json())["asked"] == [
+        {"kind": "in_specs", "says": [["x", "[dp, _]"]]},
+        {"kind": "out_specs", "says": [["output 0", "[dp, _]"]]},
+        {"kind": "mapping", "says": [["w1", "[_, tp]"], ["w*", "[tp, _]"]]},
+        {"kind": "pin", "says": ["5", "[dp, tp]"]},
+        {"kind": "forbid", "says": ["x", "tp"]},
+        {"kind": "cap_gather", "says": "1 GiB"},
+        {"kind": "cap_gather", "says": 2**31},
+        {"kind": "memory", "says": "2 GiB"},
+    ]
+    assert [str(wish) for wish in made.plan.asked[2:]] == [
+        '{"w1": "[_, tp]", "w*": "[tp, _]"}', 'pin("5", "[dp, tp]")', 'forbid("x", "tp")', 'cap_gather("1 GiB")',
+        "cap_gather(2147483648)", 'memory="2 GiB"',
+    ]  # fmt: skip
+    again = Plan.from_json(made.to_json())
+    assert again == made.plan
+    loaded = sw.load_plan(made.to_json(), mlp, *args)
+    assert loaded.plan.asked == made.plan.asked
+    assert loaded.to_json() == made.to_json()
+
+
+def test_a_recipe_is_asked_for_and_nothing_is_nothing():
+    args, mesh = CASES["two axes"]
+    free, forced = sw.plan(mlp, *args, mesh=mesh), sw.plan(mlp, *args, mesh=mesh, recipe="dp", memory=2**40)
+    assert free.plan.asked == ()
+    assert [str(wish) for wish in forced.plan.asked] == [f"memory={2**40}", 'recipe="dp"']
+    lines = free.diff(forced)
+    assert f"asked for only there: memory={2**40}" in lines
+    assert 'asked for only here: recipe="dp"' in forced.diff(free)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ([{"kind": "pin", "says": ["x"]}], "pin of a plan says ('x',)"),
+        ([{"kind": "pin", "says": ["x", 3]}], "pin of a plan says"),
+        ([{"kind": "pin", "says": "x"}], "pin of a plan says 'x'"),
+        ([{"kind": "mapping", "says": [["x", "[d]"], "y"]}], "mapping of a plan says"),
+        ([{"kind": "mapping", "says": {"x": "[d]"}}], "field 'says' of what was asked for is a dict"),
+        ([{"kind": "memory", "says": -1}], "memory of a plan says -1"),
+        ([{"kind": "memory", "says": True}], "memory of a plan says True"),
+        ([{"kind": "memory", "says": 1.5}], "is a float"),
+        ([{"kind": "memory", "says": "much"}], "no amount of memory"),
+        ([{"kind": "memory", "says": float("nan")}], "NaN is not JSON"),
+        ([{"kind": "recipe", "says": 3}], "recipe of a plan says 3"),
+        ([{"kind": "wish", "says": "x"}], "a plan cannot be asked for 'wish'"),
+        ([{"kind": "recipe"}], "no field 'says'"),
+        ([{"kind": "recipe", "says": "dp", "more": 1}], "unknown field 'more'"),
+        (["recipe"], "is not an object"),
+        ({}, "field 'asked' of plan is a dict"),
+    ],
+)
+def test_what_was_asked_for_is_read_strictly(asked, words):
+    args, mesh = CASES["batch 6"]
+    record = json.loads(sw.plan(mlp, *args, mesh=mesh).to_json())
+    with pytest.raises(ShardwrightError, match=re.escape(words)):
+        Plan.from_json(json.dumps({**record, "asked": asked}))
+
+
+def test_a_file_of_an_older_version_is_refused():
+    args, mesh = CASES["batch 6"]
+    record = json.loads(sw.plan(mlp, *args, mesh=mesh).to_json())
+    del record["asked"]
+    with pytest.raises(GraphError, match="no field 'asked'"):
+        Plan.from_json(json.dumps(record))
+    with pytest.raises(GraphError, match=r"not a plan of this version: 'shardwright\.plan' 2") as caught:
+        Plan.from_json(json.dumps({**record, "version": 2}))
+    assert "plan again" in caught.value.help
+
+
+def test_nothing_looks_like_no_time_that_is_some():
+    for time in (1, 999, 10**5, 10**6, 10**8, 123_456_789_000, 5 * 10**12):
+        for beside in (None, 1, 10**6, 10**9, 10**13):
+            for sign in ("", "+"):
+                for some in (time, -time):
+                    assert re.search("[1-9]", duration(some, sign, beside))
+        assert float(duration(0, beside=time).split()[0]) == 0.0
+    assert [duration(10**k) for k in (0, 3, 5, 6, 8, 9, 12)] == [
+        "0.001 ns", "1.000 ns", "0.100 us", "1.000 us", "0.100 ms", "1.000 ms", "1.000 s",
+    ]  # fmt: skip
+
+
+def test_small_programs_take_time_too():
+    """On a machine of which a nanosecond is much: tables, traces and plans say more than zeros."""
+    args = [sw.ShapeDtype(shape, np.float32) for shape in ((8, 8), (8, 8), (8, 8))]
+    made = sw.plan(mlp, *args, mesh="d=2")
+    assert 0 < made.cost.objective < 10**8
+    told = [str(made), made.trace(), made.explain("x"), sw.compare(mlp, *args, mesh="d=2")]
+    for text in told:
+        figures = re.findall(r"([0-9.]+) (?:s|ms|us|ns)\b", text)
+        assert figures
+        assert any(float(figure) > 0 for figure in figures)
+    assert re.search(r"[1-9][0-9.]* [un]s  matmul", made.trace())
+    assert " us a step" in str(made)
+    assert "KiB" in str(made) or "bytes" in str(made)
+    rows = sw.compare(mlp, *args, mesh="d=2").splitlines()[1:]
+    assert all(re.search(r"[1-9]", re.findall(r"([0-9.]+) [mun]?s", row)[0]) for row in rows)
+
+
 def test_explain_trace_and_compare():
     args, mesh = CASES["large batch"]
     made = sw.plan(mlp, *args, mesh=mesh)
@@ -238,47 +348,6 @@ def test_the_simple_solver_keeps_constraints_or_says_that_it_does_not():
     assert pinned.specs["x"] == "[_, d]"
     with pytest.raises(PlanInfeasible, match="forbid"):
         sw.plan(mlp, *args, mesh=mesh, solver="simple", constraints=sw.forbid("x", "d"))
-
-
-# -- the command line -----------------------------------------------------------------------------------
-
-PROGRAM = """
-import numpy as np
-import shardwright as sw
-
-def mlp(x, w1, w2):
-    return np.maximum(x @ w1, 0) @ w2
-
-def program():
-    return mlp, [sw.ShapeDtype(shape, np.float32) for shape in ((4096, 512), (512, 512), (512, 512))]
-"""
-
-
-def test_commands(tmp_path: Path):
-    (tmp_path / "prog.py").write_text(PROGRAM)
-    where, out = f"{tmp_path / 'prog.py'}:program", tmp_path / "plan.json"
-    run = CliRunner()
-    done = run.invoke(main, ["plan", where, "--mesh", "d=8", "--json", str(out), "--trace"])
-    assert done.exit_code == 0, done.output
-    assert "a step" in done.output
-    assert Plan.from_json(out.read_text()).mesh == "d=8"
-    assert "zero3" in run.invoke(main, ["compare", where, "--mesh", "d=8"]).output
-    assert "(chosen)" in run.invoke(main, ["explain", where, "x", "--mesh", "d=8"]).output
-    pinned = run.invoke(main, ["plan", where, "--mesh", "d=8", "--pin", "x=[_, d]", "--cap-gather", "1GiB"])
-    assert "  x: [_, d]\n" in pinned.output
-    clash = run.invoke(main, ["plan", where, "--mesh", "d=8", "--pin", "x=[_, d]", "--forbid", "x=d"])
-    assert clash.exit_code == 1
-    assert 'without forbid("x", "d") there is a plan' in clash.output
-    for wrong, words in (
-        (["plan", "nowhere.py:f", "--mesh", "d=8"], "there is no file"),
-        (["plan", where.replace("program", "progrm"), "--mesh", "d=8"], "has no function"),
-        (["plan", where, "--mesh", "d=8", "--memory", "many"], "no amount of memory"),
-        (["plan", where, "--mesh", "d=8", "--pin", "x"], "does not say of what"),
-        (["plan", where, "--mesh", "d=8", "--solver", "ipl"], "no solver is called 'ipl'"),
-    ):
-        failed = run.invoke(main, wrong)
-        assert failed.exit_code == 1
-        assert words in failed.output
 
 
 def test_hardware_from_a_file(tmp_path: Path):

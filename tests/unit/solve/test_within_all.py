@@ -1,0 +1,168 @@
+"""Plans within memory against all plans that would be cheaper, each of them lowered and measured."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from shardwright import DeviceMesh, Graph
+from shardwright.cost import hardware_of, program_cost
+from shardwright.cost.overlap import graph_roles
+from shardwright.cost.profile import RESIDENT, program_memory
+from shardwright.lower import lower
+from shardwright.propagate.complete import Complete
+from shardwright.solve.assign import Assigner, Assignment
+from shardwright.solve.best import Asked, best_plan
+from shardwright.solve.flat import Flat, Frame
+from shardwright.solve.within import Within
+from small_graphs import random_graph
+
+H100 = hardware_of("h100")
+MESHES = ["d=2", "d=4", "x=2, y=2", "x=2, y=3"]
+SOLVERS = ("auto", "elimination", "ilp")
+GRAPHS = 150
+"""On each of four meshes; for more than half of them some plan holds less than the best does."""
+LEAVES, VISITS = 600, 12_000
+"""So many plans are measured, and so many partial ones looked at, before a graph is given up."""
+
+
+def measure(complete: Complete) -> int:
+    return program_memory(lower(complete), RESIDENT)
+
+
+class TooMany(Exception):
+    pass
+
+
+class Cheaper:
+    """All plans that keep each value in one sharding and cost less than a price, node by node.
+
+    Nothing is known of them but that no part of a plan costs less than nothing.
+    """
+
+    def __init__(self, about: Assigner, price: int, memory: int) -> None:
+        self.about, self.price, self.memory = about, price, memory
+        graph = about.graph
+        rules = [about.space.rules.get(n) for n in range(len(graph.nodes))]
+        self.frame = Frame(graph, about.book, graph_roles(graph), rules)
+        self.flat = Flat(self.frame, [ways[0] for ways in about.ways], {}, {})
+        self.measured = self.visited = 0
+        self.order: list[tuple[str, int]] = []
+        for n, node in enumerate(graph.nodes):
+            for value in node.inputs:
+                if graph.values[value].producer is None:
+                    self._decide("lies", value)
+            self._decide("way", n)
+            for value in node.results:
+                self._decide("hub", value)
+        for value in graph.inputs:
+            self._decide("lies", value)
+        at = {what: i for i, what in enumerate(self.order)}
+        self.ready: list[list[int]] = [[] for _ in self.order]
+        """What is decided last about a value decides what its copies cost."""
+        for value, tensor in enumerate(graph.values):
+            last = [at["lies", value] if tensor.producer is None else at["way", tensor.producer[0]]]
+            last += [at["way", n] for n, _ in self.frame.readers[value]] + [at.get(("hub", value), 0)]
+            states = [self.frame.updates[i] for i in self.frame.outputs.get(value, ()) if i in self.frame.updates]
+            self.ready[max(last + [at["lies", state] for state in states])].append(value)
+
+    def _decide(self, kind: str, which: int) -> None:
+        if (kind, which) in self.order or (kind == "hub" and which not in self.about.hub_of):
+            return
+        self.order.append((kind, which))
+        if kind == "lies":
+            self._decide("hub", which)
+
+    def fits(self, depth: int = 0, spent: int = 0) -> int | None:
+        """What one costs that fits; None if none does."""
+        if depth == len(self.order):
+            self.measured += 1
+            if self.measured > LEAVES:
+                raise TooMany
+            complete = self.flat.decode(self.about.mesh)
+            return spent if measure(complete) <= self.memory else None
+        (kind, which), flat, about = self.order[depth], self.flat, self.about
+        if kind == "hub":
+            seen = which in self.frame.lives.shows
+            hubs = [flat.home(which)] if seen else about.demands[which].routes.specs
+        for option in about.ways[which] if kind == "way" else about.inputs[which] if kind == "lies" else hubs:
+            self.visited += 1
+            if self.visited > VISITS:
+                raise TooMany
+            if kind == "way":
+                flat.ways[which] = option
+            else:
+                (flat.lying if kind == "lies" else flat.hubs)[which] = option
+            now = spent + (option.time if kind == "way" else 0) + sum(map(flat.spent, self.ready[depth]))
+            if now < self.price:
+                found = self.fits(depth + 1, now)
+                if found is not None:
+                    return found
+        return None
+
+
+def limited(seed: int, mesh: DeviceMesh) -> tuple[Graph, int] | None:
+    """A graph and a limit below what its best plan holds, but not below what some plan does; None if there is none."""
+    graph = random_graph(seed, 2 + seed % 7)
+    about = Assigner(graph, mesh, H100)
+    rules = [about.space.rules.get(n) for n in range(len(graph.nodes))]
+    work = Within(about, Frame(graph, about.book, graph_roles(graph), rules), 1 << 40, measure)
+    most = measure(about.solve().complete)
+    work.moments = [int(work.at(0, None).held.argmax())]
+    least = min(measure(work.at(1 << bits, None).flat.decode(mesh)) for bits in (17, 20, 23))
+    return (graph, least + (most - least) * (1 + seed % 3) // 4) if least < most else None
+
+
+def within(graph: Graph, mesh: DeviceMesh, memory: int, solver: str = "auto") -> Assignment:
+    return best_plan(graph, mesh, H100, Asked({}, {}, memory=memory), solver=solver, measure=measure)
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("part", range(5))
+def test_no_plan_that_fits_is_cheaper(mesh: str, part: int) -> None:
+    """Up to 8 nodes: no plan fits that costs less, in whatever part of those there was time for; mostly all of them."""
+    told: Counter[str] = Counter()
+    devices = DeviceMesh(mesh)
+    for seed in range(GRAPHS * part // 5, GRAPHS * (part + 1) // 5):
+        case = limited(seed, devices)
+        if case is None:
+            continue
+        graph, memory = case
+        plan = within(graph, devices, memory)
+        assert measure(plan.complete) <= memory
+        assert program_cost(lower(plan.complete), H100, graph).objective == plan.objective
+        told["proven"] += plan.gap == 0
+        try:
+            assert Cheaper(Assigner(graph, devices, H100), plan.objective, memory).fits() is None, (mesh, seed)
+            told["all"] += 1
+        except TooMany:
+            told["part"] += 1
+    print(mesh, part, dict(told))
+    assert told["proven"] >= 0.8 * (told["all"] + told["part"])
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_solvers_agree_within_memory(mesh: str) -> None:
+    devices = DeviceMesh(mesh)
+    for seed in range(0, 40, 3):
+        case = limited(seed, devices)
+        if case is not None:
+            costs = {solver: within(*case[:1], devices, case[1], solver).objective for solver in SOLVERS}
+            assert len(set(costs.values())) == 1, (mesh, seed, costs)
+
+
+def test_the_enumeration_finds_what_there_is() -> None:
+    """With the price raised above the best it finds a plan, and it is the best one."""
+    seen, mesh = 0, DeviceMesh("d=2")
+    for seed in range(12):
+        case = limited(seed, mesh)
+        if case is not None:
+            graph, memory = case
+            plan = within(graph, mesh, memory)
+            try:
+                assert Cheaper(Assigner(graph, mesh, H100), plan.objective + 1, memory).fits() == plan.objective
+                seen += 1
+            except TooMany:
+                pass
+    assert seen >= 3
