@@ -181,12 +181,13 @@ def read_constraints(pins: Sequence[str], forbidden: Sequence[str], cap: str | N
 @click.option("--learn", is_flag=True, help="Study ops without a rule by running them on small shapes.")
 @click.option("--rule-book", type=click.Path(path_type=Path), help="Where rules that were learned are kept.")
 @click.option("--time-limit", type=float, help="Seconds; the best plan until then is returned with its gap.")
+@click.option("--uneven", is_flag=True, help="Also split dims that do not divide.")
 @click.option("--json", "out", type=click.Path(path_type=Path), callback=for_file, help="Write the plan to this file.")
 @click.option("--trace", is_flag=True, help="Print the program's lines with what each costs.")
 def plan(
     program: str, mesh: str, hardware: str, memory: str | None, pin: tuple[str, ...], forbid: tuple[str, ...],
     cap_gather: str | None, recipe: str | None, solver: str, learn: bool, rule_book: Path | None,
-    time_limit: float | None, out: Path | None, trace: bool,
+    time_limit: float | None, uneven: bool, out: Path | None, trace: bool,
 ) -> None:  # fmt: skip
     """Find the fastest way to split a program over a mesh."""
     from .api import plan as make_plan
@@ -195,7 +196,7 @@ def plan(
     constraints = read_constraints(pin, forbid, cap_gather)
     options = _with(
         keywords, mesh=mesh, hardware=hardware, memory=memory, constraints=constraints, recipe=recipe, solver=solver,
-        time_limit=time_limit, learn=learn, rule_book=rule_book,
+        time_limit=time_limit, learn=learn, rule_book=rule_book, uneven=uneven,
     )  # fmt: skip
     made = make_plan(fn, *args, **options)
     click.echo(str(made))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -31,10 +31,10 @@ class NodePlan:
     homes: tuple[str, ...]
 
 
-PAIRS, PAIR, AMOUNT, WORD = "pairs", "pair", "amount", "word"
+PAIRS, PAIR, AMOUNT, WORD, YES = "pairs", "pair", "amount", "word", "yes"
 WISHES = {
     "in_specs": PAIRS, "out_specs": PAIRS, "mapping": PAIRS, "pin": PAIR, "forbid": PAIR, "cap_gather": AMOUNT,
-    "memory": AMOUNT, "recipe": WORD,
+    "memory": AMOUNT, "recipe": WORD, "uneven": YES,
 }  # fmt: skip
 """What a user may ask for, and what is said with it: names with shardings, a name with one or with an axis, bytes."""
 
@@ -53,11 +53,12 @@ class Wish:
 
     def __post_init__(self) -> None:
         form, says = WISHES.get(self.kind), self.says
-        good = {
+        good: dict[str, Callable[[], bool]] = {
             PAIRS: lambda: isinstance(says, tuple) and all(map(_is_pair, says)),
             PAIR: lambda: _is_pair(says),
             AMOUNT: lambda: read_bytes(says) >= 0 if isinstance(says, str) else type(says) is int and says >= 0,
             WORD: lambda: isinstance(says, str),
+            YES: lambda: bool(says == YES),
         }
         if form is None:
             raise GraphError(f"a plan cannot be asked for {self.kind!r}", rows=[("known", ", ".join(WISHES))])
@@ -65,11 +66,12 @@ class Wish:
             raise GraphError(f"{self.kind} of a plan says {says!r}", help=_FORMS[form])
 
     def __str__(self) -> str:
-        texts = {
+        texts: dict[str, Callable[[], str]] = {
             PAIRS: lambda: ", ".join(f"{_quoted(name)}: {_quoted(spec)}" for name, spec in self.says).join("{}"),
             PAIR: lambda: ", ".join(map(_quoted, self.says)),
             AMOUNT: lambda: _quoted(self.says),
             WORD: lambda: _quoted(self.says),
+            YES: lambda: "True",
         }
         text = texts[WISHES[self.kind]]()
         if self.kind == "mapping":
@@ -94,6 +96,7 @@ _FORMS = {
     PAIR: "it says a name or pattern, and a sharding or an axis, both as text",
     AMOUNT: 'it says a number of bytes, or text such as "40 GiB"',
     WORD: "it says a name",
+    YES: 'it says "yes", or is left out',
 }
 
 

@@ -49,6 +49,7 @@ def plan(
     loss: Any = None,
     learn: bool = False,
     rule_book: str | Path | None = None,
+    uneven: bool = False,
     **kwargs: Any,
 ) -> Planned:
     """The plan with the least predicted step time that fits in memory.
@@ -58,7 +59,7 @@ def plan(
     or a list of these; ``memory`` limits bytes per device; ``solver`` is ``"auto"``, ``"elimination"``, ``"ilp"``,
     ``"search"``, ``"messages"`` or ``"simple"``; ``recipe`` forces a named baseline.  With ``learn`` ops that the rule
     book does not know are studied by execution, and what is found is used and kept in the file ``rule_book``, if one
-    is named.
+    is named.  With ``uneven`` dims may be split that do not divide; shards then count as large as the largest.
 
     >>> import numpy as np
     >>> from shardwright import ShapeDtype
@@ -77,6 +78,8 @@ def plan(
         fn, args, kwargs, mesh, in_specs, out_specs, constraints, memory, hardware, optimizer, loss
     )  # fmt: skip
     problem = replace(problem, notes=Learning(learn, rule_book).run(problem.source.graph))
+    if uneven:
+        problem = replace(problem, uneven=True, asked_for=(*problem.asked_for, Wish("uneven", "yes")))
     if recipe is not None:
         made = problem.by_recipe(recipe)
         if made.broken:

@@ -79,6 +79,8 @@ class Problem:
     """For every plan of it."""
     asked_for: tuple[Wish, ...] = ()
     """What the user asked for, as it was written."""
+    uneven: bool = False
+    """Whether the planner may split dims that do not divide."""
 
     @classmethod
     def of(
@@ -200,7 +202,7 @@ class Problem:
 
         return Asked(
             fixed, outs, terms.gathered, allows if terms.bans else None, offer if loose else None, terms.memory,
-            self.stays,
+            self.stays, self.uneven,
         )  # fmt: skip
 
     @cached_property
