@@ -150,18 +150,20 @@ class _Call:
         return found + [((), r) for r in range(len(self.rows))]
 
     def way(self, choice: Sequence[Option]) -> Way | None:
-        rule = self.rule
+        rule, uneven = self.rule, self.space.uneven
         given: list[Axes] = [()] * len(rule.factors)
+        local = list(rule.sizes)
         carried: list[tuple[AxisRef, Any]] = []
         for axis, (parts, row) in zip(self.mesh.axes, choice):
             if row >= 0:
                 carried.append((axis, self.rows[row]))
             for f, part in parts:
                 given[f] = merge_axes((*given[f], part)) if given[f] else (part,)
+                local[f], rest = divmod(local[f], part.size)
+                if rest and not uneven:
+                    return None
         axes = tuple(given)
-        if not self.space.uneven and any(split and rule.sizes[f] % axes_size(split) for f, split in enumerate(axes)):
-            return None
-        if (not self.plain or self.space.uneven) and legal_axes(rule, axes) != axes:
+        if (not self.plain or uneven) and legal_axes(rule, axes) != axes:
             return None
         laid = []
         for t in range(len(rule.tensors)):
@@ -173,7 +175,7 @@ class _Call:
             time = self.inside(operands, results)
             return None if time is None else Way(axes, operands, results, time)
         sizes = [size for _, size in laid]
-        work = operations(rule, self.kind, local_sizes(rule, axes), self.attrs)
+        work = operations(rule, self.kind, local_sizes(rule, axes) if uneven else local, self.attrs)
         dtype = self.types[0].dtype if self.types else "f32"
         time = op_time(self.kind, work, sizes[: self.count], sizes[self.count :], dtype, self.space.hardware)
         return Way(axes, operands, results, time)
