@@ -21,7 +21,7 @@ from small_graphs import random_graph
 H100 = hardware_of("h100")
 MESHES = ["d=2", "d=4", "x=2, y=2", "x=2, y=3"]
 SOLVERS = ("auto", "elimination", "ilp")
-GRAPHS = 150
+GRAPHS = 155
 """On each of four meshes; for more than half of them some plan holds less than the best does."""
 LEAVES, VISITS = 600, 12_000
 """So many plans are measured, and so many partial ones looked at, before a graph is given up."""
@@ -38,7 +38,7 @@ class TooMany(Exception):
 class Cheaper:
     """All plans that keep each value in one sharding and cost less than a price, node by node.
 
-    Nothing is known of them but that no part of a plan costs less than nothing.
+    Nothing is known of them but that no part of a plan costs less than nothing, and what is there while a node runs.
     """
 
     def __init__(self, about: Assigner, price: int, memory: int) -> None:
@@ -66,6 +66,8 @@ class Cheaper:
             last += [at["way", n] for n, _ in self.frame.readers[value]] + [at.get(("hub", value), 0)]
             states = [self.frame.updates[i] for i in self.frame.outputs.get(value, ()) if i in self.frame.updates]
             self.ready[max(last + [at["lies", state] for state in states])].append(value)
+        least = [min(way.time for way in about.ways[n]) if kind == "way" else 0 for kind, n in self.order]
+        self.rest = [sum(least[depth + 1 :]) for depth in range(len(least))]
 
     def _decide(self, kind: str, which: int) -> None:
         if (kind, which) in self.order or (kind == "hub" and which not in self.about.hub_of):
@@ -73,6 +75,31 @@ class Cheaper:
         self.order.append((kind, which))
         if kind == "lies":
             self._decide("hub", which)
+
+    def held(self, n: int) -> int:
+        """What is there while a node runs, at least: what it reads and makes, what is read later, what the caller has.
+
+        Views are left out, and what has been decided later than this node.
+        """
+        frame, flat = self.frame, self.flat
+        graph, views = frame.graph, frame.lives.shows
+        node, way, total = graph.nodes[n], flat.ways[n], 0
+        for value, spec in set(zip(node.inputs, way.operands)):
+            if value not in views and not node.views and not (value in frame.lives.stays and spec == flat.lying[value]):
+                total += frame.bytes(spec, value)
+        for value, spec in zip(node.results, way.results):
+            total += 0 if value in views else frame.bytes(spec, value)
+        made = [value for value, tensor in enumerate(graph.values) if tensor.producer and tensor.producer[0] < n]
+        for value in [*flat.lying, *made]:
+            if value in frame.lives.stays:
+                total += frame.bytes(flat.lying[value], value)
+                continue
+            readers = [reader for reader, _ in frame.readers[value]]
+            later = value in frame.outputs or any(reader > n for reader in readers)
+            if later and value not in views and value not in node.inputs:
+                kept = flat.hubs[value] if value in flat.hubs and any(r < n for r in readers) else flat.home(value)
+                total += frame.bytes(kept, value)
+        return total
 
     def fits(self, depth: int = 0, spent: int = 0) -> int | None:
         """What one costs that fits; None if none does."""
@@ -94,8 +121,10 @@ class Cheaper:
                 flat.ways[which] = option
             else:
                 (flat.lying if kind == "lies" else flat.hubs)[which] = option
+            if kind == "way" and self.held(which) > self.memory:
+                continue
             now = spent + (option.time if kind == "way" else 0) + sum(map(flat.spent, self.ready[depth]))
-            if now < self.price:
+            if now + self.rest[depth] < self.price:
                 found = self.fits(depth + 1, now)
                 if found is not None:
                     return found
@@ -139,7 +168,9 @@ def test_no_plan_that_fits_is_cheaper(mesh: str, part: int) -> None:
         except TooMany:
             told["part"] += 1
     print(mesh, part, dict(told))
-    assert told["proven"] >= 0.8 * (told["all"] + told["part"])
+    count = told["all"] + told["part"]
+    assert told["proven"] >= count - 2
+    assert told["all"] >= count / 4
 
 
 @pytest.mark.parametrize("mesh", MESHES)
