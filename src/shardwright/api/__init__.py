@@ -7,7 +7,7 @@
 | `problem`, `constraints` | a program with what the user asked for, solved; `pin`, `forbid`, `cap_gather` |
 | `arguments` | what users hand in, looked at before any work is done |
 | `infeasible` | why there is no plan |
-| `explain`, `alternatives` | why a value lies as it does; what other shardings of it would cost |
+| `explain` | why a value lies as it does; what other shardings of it would cost |
 | `learn`, `study`, `study_torch` | rules of unknown ops, found by execution and kept in a user's rule book |
 | `auto` | ``auto_sharding``: the planner in `shard_map` |
 | `shard_map` | `shard_map` and `with_sharding_constraint` |

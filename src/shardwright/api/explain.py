@@ -15,12 +15,12 @@ from ..ir.graph import Graph
 from ..ir.program import Program
 from ..plan import duration, table
 from ..propagate.complete import Complete
+from ..solve.alternatives import Alternatives
 from ..solve.assign import Assigner
 from ..solve.layers import find_layers
 from ..spec.axes import axes_text
 from ..spec.reshard import reshard_bytes
 from ..spec.sharding import ShardingSpec
-from .alternatives import Alternatives
 from .problem import Candidate, Problem, held_by
 
 MOST = 12

@@ -34,6 +34,7 @@ solves both.  Deep stacks of equal layers are solved by a short one, at nearly t
 | `within`, `prices` | plans that fit in memory: the search for a price, and what bytes then cost |
 | `exhaust` | small graphs within memory: all plans that may be better, so that the best is proven |
 | `mixed` | between a plan that is too large and one that fits |
+| `alternatives` | the best plans with one value lying otherwise: many answers from one set-up |
 | `polish` | single changes that pay, where the bound is not reached |
 | `tighten` | inputs that lie in less memory at the same price |
 | `price` | what complete shardings will cost when they are lowered |

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import shardwright as sw
-from shardwright.api import alternatives, explain
-from shardwright.api.alternatives import Alternatives
+from shardwright.api import explain
 from shardwright.api.explain import homes_of
 from shardwright.errors import PlanInfeasible
+from shardwright.solve import alternatives
+from shardwright.solve.alternatives import Alternatives
 from shardwright.verify import check_structure
 
 

@@ -17,14 +17,14 @@ from time import monotonic
 import numpy as np
 
 from ..errors import PlanInfeasible
-from ..solve.assign import FINE, POLISH, Assigner, Assignment, Extra, Optimum
-from ..solve.compact import compact
-from ..solve.numeric import Progress
-from ..solve.numeric.narrow import narrow
-from ..solve.routes import TOO_DEAR
-from ..solve.tighten import tighten
-from ..solve.window import SLOW, SWEEPS, lots_of, solve_core
 from ..spec.sharding import ShardingSpec
+from .assign import FINE, POLISH, Assigner, Assignment, Extra, Optimum
+from .compact import compact
+from .numeric import Progress
+from .numeric.narrow import narrow
+from .routes import TOO_DEAR
+from .tighten import tighten
+from .window import SLOW, SWEEPS, lots_of, solve_core
 
 ROOMS = (1e-3, 1e-2)
 """As parts of the bound: how far beyond it plans are looked for, one after the other, before all are."""
