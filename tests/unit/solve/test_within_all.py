@@ -20,11 +20,12 @@ from small_graphs import random_graph
 
 H100 = hardware_of("h100")
 MESHES = ["d=2", "d=4", "x=2, y=2", "x=2, y=3"]
-SOLVERS = ("auto", "elimination", "ilp")
-GRAPHS = 155
-"""On each of four meshes; for more than half of them some plan holds less than the best does."""
-LEAVES, VISITS = 600, 12_000
+GRAPHS, PARTS = 210, 6
+"""On each mesh, in parts; for about half of the graphs some plan holds less than the best does."""
+LEAVES, VISITS = 2_000, 40_000
 """So many plans are measured, and so many partial ones looked at, before a graph is given up."""
+ALL = 8
+"""In each part so many graphs are gone through to the end, at least; in all they are 310."""
 
 
 def measure(complete: Complete) -> int:
@@ -133,7 +134,8 @@ class Cheaper:
 
 def limited(seed: int, mesh: DeviceMesh) -> tuple[Graph, int] | None:
     """A graph and a limit below what its best plan holds, but not below what some plan does; None if there is none."""
-    graph = random_graph(seed, 2 + seed % 7)
+    # On two axes there are many more plans: mostly small graphs, so that all can be gone through.
+    graph = random_graph(seed, 2 + seed % (7 if len(mesh.axes) == 1 or seed % 4 == 0 else 3))
     about = Assigner(graph, mesh, H100)
     rules = [about.space.rules.get(n) for n in range(len(graph.nodes))]
     work = Within(about, Frame(graph, about.book, graph_roles(graph), rules), 1 << 40, measure)
@@ -148,12 +150,12 @@ def within(graph: Graph, mesh: DeviceMesh, memory: int, solver: str = "auto") ->
 
 
 @pytest.mark.parametrize("mesh", MESHES)
-@pytest.mark.parametrize("part", range(5))
+@pytest.mark.parametrize("part", range(PARTS))
 def test_no_plan_that_fits_is_cheaper(mesh: str, part: int) -> None:
-    """Up to 8 nodes: no plan fits that costs less, in whatever part of those there was time for; mostly all of them."""
+    """Up to 8 nodes: of all plans that cost less than what every solver finds none fits, as far as there is time."""
     told: Counter[str] = Counter()
     devices = DeviceMesh(mesh)
-    for seed in range(GRAPHS * part // 5, GRAPHS * (part + 1) // 5):
+    for seed in range(GRAPHS * part // PARTS, GRAPHS * (part + 1) // PARTS):
         case = limited(seed, devices)
         if case is None:
             continue
@@ -164,23 +166,16 @@ def test_no_plan_that_fits_is_cheaper(mesh: str, part: int) -> None:
         told["proven"] += plan.gap == 0
         try:
             assert Cheaper(Assigner(graph, devices, H100), plan.objective, memory).fits() is None, (mesh, seed)
-            told["all"] += 1
         except TooMany:
             told["part"] += 1
+            continue
+        told["all"] += 1
+        for solver in ("elimination", "ilp"):
+            assert within(graph, devices, memory, solver).objective == plan.objective, (mesh, seed, solver)
     print(mesh, part, dict(told))
     count = told["all"] + told["part"]
     assert told["proven"] >= count - 2
-    assert told["all"] >= count / 4
-
-
-@pytest.mark.parametrize("mesh", MESHES)
-def test_solvers_agree_within_memory(mesh: str) -> None:
-    devices = DeviceMesh(mesh)
-    for seed in range(0, 40, 3):
-        case = limited(seed, devices)
-        if case is not None:
-            costs = {solver: within(*case[:1], devices, case[1], solver).objective for solver in SOLVERS}
-            assert len(set(costs.values())) == 1, (mesh, seed, costs)
+    assert told["all"] >= ALL
 
 
 def test_the_enumeration_finds_what_there_is() -> None:
