@@ -15,7 +15,7 @@ import numpy as np
 from .compact import Compact
 from .numeric.lots import Link, Lots
 from .numeric.problem import Ints
-from .window import sweep
+from .window import sweep, warm
 
 Rows = tuple[Ints, Ints, int]
 """Edges: members of one lot, of the other, and what they stand for, as in `Deep.edges`."""
@@ -226,7 +226,7 @@ class Deep:
         until = float("inf") if seconds is None else monotonic() + seconds
         if self.out:
             shallow = Deep(self.inner, 0)
-            sweep(shallow.lots, until)
+            warm(shallow.lots, until)
             self.start_from(shallow)
         found = sweep(self.lots, until)
         return DeepChoice(self, found.picks, found.cost + self.offset, found.lower_bound + self.offset, found.late)

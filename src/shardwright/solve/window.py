@@ -81,7 +81,7 @@ def sweep(lots: Lots, until: float = inf, rough: bool = False) -> Swept:
     choice of those is the best of all if it is within the room: every other one is beyond.  If a ``rough`` choice will
     do, that is looked for sooner.
     """
-    found = Swept(lots.round(), 1 << 62, -inf)
+    found = Swept([], 1 << 62, -inf)
     turns, enough, room, slow = 0, 2, ROOM * (10 if rough else 1), SLOW * (50 if rough else 1)
     while True:
         rise = inf
@@ -108,6 +108,15 @@ def sweep(lots: Lots, until: float = inf, rough: bool = False) -> Swept:
         enough, room = min(SWEEPS, turns + ROUND), 4 * room
 
 
+def warm(lots: Lots, until: float = inf) -> None:
+    """Sweep until the bound hardly rises: for messages that others start from."""
+    before, bound = -inf, lots.sweep()
+    for _ in range(SWEEPS):
+        if bound - before <= SLOW * abs(bound) or monotonic() > until:
+            break
+        before, bound = bound, lots.sweep()
+
+
 def _round(lots: Lots, found: Swept) -> None:
     picks = lots.round()
     cost = lots.evaluate(picks)
@@ -117,7 +126,7 @@ def _round(lots: Lots, found: Swept) -> None:
 
 def _settle(lots: Lots, until: float) -> Swept:
     """Sweep until bound and choice meet; where the bound stands still before they do, with a preference for a while."""
-    found = Swept(lots.round(), 1 << 62, -inf)
+    found = Swept([], 1 << 62, -inf)
     since = nudged = 0
     for turn in range(1, SWEEPS + 1):
         bound = lots.sweep()
