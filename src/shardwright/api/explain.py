@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from time import monotonic
 
 from ..cost.program import instr_cost, program_cost
@@ -17,6 +15,7 @@ from ..plan import duration, table
 from ..propagate.complete import Complete
 from ..solve.alternatives import Alternatives
 from ..solve.assign import Assigner
+from ..solve.best import without_collecting
 from ..solve.layers import find_layers
 from ..spec.axes import axes_text
 from ..spec.reshard import reshard_bytes
@@ -46,7 +45,7 @@ def explained(problem: Problem, plan: Candidate, name: str) -> str:
     free = problem
     if pinning:
         free = problem.keeping([word for i, word in enumerate(problem.words) if i not in pinning])
-    with _without_collecting():
+    with without_collecting():
         found = _alternatives(free, plan, graph.values[value].name, chosen)
     rows = [["sharding", "objective", "against the plan"]]
     ours = plan.cost.objective
@@ -125,18 +124,6 @@ def _alternatives(problem: Problem, plan: Candidate, name: str, chosen: Sharding
 def _fits(problem: Problem, complete: Complete) -> bool:
     limit = problem.terms.memory
     return limit is None or held_by(complete) <= limit
-
-
-@contextmanager
-def _without_collecting() -> Iterator[None]:
-    """Leave Python's garbage where it is, as `best_plan` does."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 def _offered(problem: Problem, assigner: Assigner, value: int) -> dict[ShardingSpec, int]:

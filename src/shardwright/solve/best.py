@@ -56,7 +56,7 @@ def best_plan(
     measure: Measure | None = None,
 ) -> Assignment:
     """The best plan for a graph; ``measure`` says what a plan's Program holds, where memory is limited."""
-    with _without_collecting():
+    with without_collecting():
         return _best_plan(graph, mesh, hardware, asked or Asked({}, {}), solver, time_limit, measure)
 
 
@@ -91,7 +91,7 @@ def _best_plan(
 
 
 @contextmanager
-def _without_collecting() -> Iterator[None]:
+def without_collecting() -> Iterator[None]:
     """Leave Python's garbage where it is: a plan makes little, and looking for it goes through all that a capture left,
     again and again."""
     was = gc.isenabled()

@@ -192,7 +192,9 @@ class Priced(Extra):
             way = self._way_back(view)
             root, lives = way[-1], self.lives.of
             seen = frozenset[int]()
-            if len(way) > 2 and self.demands[root].is_shared and self.was[root] not in self.lives.stays:
+            # Of several views of one copy the one that is there for longest counts: they may share it.
+            counts = self.was[view] in self.lives.reach and self.was[root] not in self.lives.stays
+            if len(way) > 2 and counts and self.demands[root].is_shared:
                 last, first = lives[self.was[view]], lives[self.was[root]]
                 start = max(lives[self.was[v]].end - 1 for v in way[1:-1])
                 seen = frozenset(

@@ -5,8 +5,8 @@ problem is as before, with more costs of values and hubs; its optimum, less what
 that fits.  A low price gives a plan that is too large, a high one a plan that fits; where the lines of the two cross is
 the next price to try, until nothing new comes out.  What lies between the two is then mixed (`mixed`).
 
-The count of bytes leaves out what only passes (copies for one reader, buffers).  So the plan is lowered, measured, and
-if it is too large after all, the search goes on with less.
+The count of bytes leaves out what is there only while copies are made, and buffers.  So the plan is lowered, measured,
+and if it is too large after all, the search goes on with less.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import product
 
 import pytest
@@ -16,7 +17,9 @@ from shardwright.propagate.complete import Complete
 from shardwright.solve.assign import Assigner
 from shardwright.solve.best import Asked, best_plan
 from shardwright.solve.flat import Flat, Frame
+from shardwright.solve.flats import flat_of
 from shardwright.solve.mixed import mix, parts, taking
+from shardwright.solve.prices import SCALE
 from shardwright.solve.within import Within
 from shardwright.spec.sharding import ShardingSpec
 from shardwright.verify import check_structure
@@ -185,3 +188,38 @@ def test_plans_are_mixed_part_by_part() -> None:
     mixed = mix(cheap, dear, limit)
     assert int(mixed.held().max()) <= limit
     assert cheap.cost < mixed.cost < dear.cost
+
+
+def forked() -> Graph:
+    """Two views of a view, both there when only what they show in the end is."""
+    b = GraphBuilder("forked")
+    x = b.op("exp", [b.input((1536, 768), name="x")], [(1536, 768)])
+    turned = b.op("transpose", [x], [(768, 1536)], views=[(0, 0)])
+    back = [b.op("transpose", [turned], [(1536, 768)], views=[(0, 0)]) for _ in range(2)]
+    other = b.op("exp", [b.input((768, 768), name="y")], [(768, 768)])
+    ends = [b.op("add", [one, one], [(1536, 768)]) for one in (*back, x)]
+    return b.finish([*ends, other], updates=[])
+
+
+@pytest.mark.parametrize("seed", range(-1, 24))
+def test_what_has_a_price_is_there(seed: int) -> None:
+    """Of any plan, good or bad: at no moment more bytes are priced than it holds."""
+    rng = random.Random(seed)
+    graph = forked() if seed < 0 else random_graph(seed, 7)
+    about = Assigner(graph, DeviceMesh("d=2"), H100)
+    work = Within(about, frame_of(about), 1 << 40, measure)
+    free = work._terms([], 0)
+    for _ in range(60 if seed < 0 else 12):
+        sizes = [len(cost) for cost in free[0]]
+        choice = [rng.randrange(size) for size in sizes]
+        for value, hub in about.hub_of.items():
+            if value in work.frame.lives.shows:  # a view is kept as it is
+                demand = about.demands[value]
+                choice[hub] = int(demand.made[choice[demand.decider]])
+        held = flat_of(work.frame, about, choice).held()
+        for moment in work.candidates:
+            costs, edges, _ = work._terms([moment], SCALE)
+            bytes = sum(int(a[i] - b[i]) for a, b, i in zip(costs, free[0], choice))
+            bytes += sum(int(table[choice[a], choice[b]]) for a, b, table in edges)
+            bytes -= sum(int(table[choice[a], choice[b]]) for a, b, table in free[1])
+            assert bytes <= held[moment], (seed, moment)
