@@ -226,6 +226,9 @@ class GraphBuilder:
     nodes: list[Node] = field(default_factory=list)
     inputs: list[int] = field(default_factory=list)
     _names: set[str] = field(default_factory=set)
+    _types: dict[TensorType, TensorType] = field(default_factory=dict)
+    _attrs: dict[str, Attrs] = field(default_factory=dict)
+    """Equal ones are one object: ten thousand values have some sixty types."""
 
     def input(self, shape: Sequence[int] | TensorType, dtype: str = "f32", name: str | None = None) -> int:
         value = self._value(_type(shape, dtype), name or f"arg{len(self.inputs)}", None)
@@ -254,7 +257,9 @@ class GraphBuilder:
         reads: tuple[Operand, ...] = tuple(
             tuple(operand) if isinstance(operand, list | tuple) else operand for operand in operands
         )
-        self.nodes.append(Node(op, reads, made, frozen, tuple(views), source))
+        # By their text: numbers that are equal need not be of one type.
+        same = self._attrs.setdefault(repr(frozen), frozen)
+        self.nodes.append(Node(op, reads, made, same, tuple(views), source))
         return made[0] if len(made) == 1 else made
 
     def finish(self, outputs: Sequence[int], updates: Iterable[tuple[int, int]] = ()) -> Graph:
@@ -277,7 +282,7 @@ class GraphBuilder:
         while name in self._names:
             name, suffix = f"{base}_{suffix}", suffix + 1
         self._names.add(name)
-        self.values.append(Value(id, type, name, producer))
+        self.values.append(Value(id, self._types.setdefault(type, type), name, producer))
         return id
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import NamedTuple
 
 from ..errors import PropagationError
 from ..ir.core import CONSTRAINT
@@ -30,8 +31,7 @@ WORK_PER_BYTE = 1000
 """So many multiply-adds take as long as sending a byte: about the balance of today's machines inside a node."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """How one node is carried out.
 
     ``results`` is what local computation leaves; ``homes`` what is made of it at once (they differ only where

@@ -29,6 +29,7 @@ solves both.  Deep stacks of equal layers are solved by a short one, at nearly t
 | `bucket` | the optimum by eliminating variables, with the same work done once for equal parts |
 | `layers` | `find_layers`: repeats in a graph, checked; `Short`: a graph with fewer of them |
 | `stack`, `deep` | a deep stack by its short one: the problem put together again, solved, and decoded |
+| `chain` | the optimum of a deep stack by elimination, layer after layer, where tables stay small |
 | `flat` | `Flat`: plans that keep every value in one sharding, and what they hold at every moment |
 | `flats` | flat plans from choices of a numeric problem, and their neighbours |
 | `within`, `prices` | plans that fit in memory: the search for a price, and what bytes then cost |

@@ -7,7 +7,10 @@ eaten up in step, and what is done to one of them is remembered for the others b
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from math import prod
 
 import numpy as np
 
@@ -16,105 +19,144 @@ from .numeric.problem import Ints, NumericProblem
 LARGEST = 400_000
 """The most sums that one elimination may take; problems that need more are too wide for this."""
 Scope = tuple[int, ...]
+"""Variables, in order."""
+Factor = tuple[Scope, Ints]
+"""What some variables cost together."""
+
+
+class TooWide(Exception):
+    """A table would be too large."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class Step:
+    """A variable that was eliminated, and what it was a part of."""
+
     variable: int
-    scope: Scope
-    picks: Ints
+    factors: Sequence[Factor]
 
 
 def eliminate(problem: NumericProblem) -> list[int] | None:
     """The best choice, or None if that takes too large tables."""
-    work = _Elimination(problem)
-    return work.choice() if work.run() else None
+    work = Elimination([row.size for row in problem.costs], factors_of(problem), Memo())
+    try:
+        work.run(range(len(problem.costs)))
+    except TooWide:
+        return None
+    found = [0] * len(problem.costs)
+    pick_back(work.steps, found)
+    return found
 
 
-class _Elimination:
-    def __init__(self, problem: NumericProblem) -> None:
-        self.sizes = [row.size for row in problem.costs]
+def factors_of(problem: NumericProblem) -> list[Factor]:
+    found: list[Factor] = [((at,), row) for at, row in enumerate(problem.costs)]
+    return found + [((edge.first, edge.second), edge.table) for edge in problem.edges]
+
+
+def pick_back(steps: Sequence[Step], choice: list[int]) -> None:
+    """Write into a choice what the steps' variables pick, the last step's first."""
+    every = slice(None)
+    for step in reversed(steps):
+        at = step.variable
+        rows = [array[tuple([every if one == at else choice[one] for one in scope])] for scope, array in step.factors]
+        choice[at] = int(sum(rows[1:], rows[0]).argmin())
+
+
+class Memo:
+    """What is known of arrays, by their identity; all are kept, so that identities last."""
+
+    def __init__(self) -> None:
         self.once: dict[object, Ints] = {}
-        self.known: dict[object, tuple[Ints, Ints]] = {}
-        self.factors: list[dict[Scope, Ints]] = [{} for _ in self.sizes]
-        """Of each variable what it is a part of, by the variables in it, in order."""
-        for at, row in enumerate(problem.costs):
-            self.add((at,), self.same(row))
-        for edge in problem.edges:
-            self.add((edge.first, edge.second), self.same(edge.table))
-        self.steps: list[_Step] = []
-        self.near: list[set[int]] = [{at for scope in factors for at in scope} for factors in self.factors]
-        """All variables that a variable shares something with, itself among them."""
+        self.known: dict[object, Ints] = {}
 
     def same(self, array: Ints) -> Ints:
-        """The one array for all equal ones; it is kept, so that its identity lasts."""
+        """The one array for all equal ones."""
         return self.once.setdefault((array.shape, array.tobytes()), array)
 
-    def add(self, scope: Scope, array: Ints) -> None:
-        known = self.factors[scope[0]].get(scope)
-        if known is not None:
-            key = (id(known), id(array))
-            found = self.known.get(key)
-            if found is None:
-                found = self.known[key] = (self.same(known + array), array)
-            array = found[0]
-        for at in scope:
-            self.factors[at][scope] = array
+    def plus(self, a: Ints, b: Ints) -> Ints:
+        key = (id(a), id(b))
+        if key not in self.known:
+            self.known[key] = a + b
+        return self.known[key]
 
-    def work(self, variable: int) -> int:
-        """How many sums eliminating it takes; counting ends where that is too many."""
-        found = 1
-        for at in self.near[variable]:
-            found *= self.sizes[at]
-            if found > LARGEST:
-                return LARGEST + 1
+
+class Elimination:
+    """The sum of some factors, from which variables are eliminated."""
+
+    def __init__(self, sizes: Sequence[int], factors: Iterable[Factor], memo: Memo) -> None:
+        self.sizes, self.memo = sizes, memo
+        self.factors: dict[int, dict[Scope, Ints]] = {}
+        """Of each variable what it is a part of, by the variables in it."""
+        self.steps: list[Step] = []
+        self.least = 0
+        """What parts of the sum come to of which no variable is left."""
+        for scope, array in factors:
+            self.add(scope, memo.same(array))
+
+    def add(self, scope: Scope, array: Ints) -> None:
+        if not scope:
+            self.least += int(array)
+        for at in scope:
+            mine = self.factors.setdefault(at, {})
+            mine[scope] = self.memo.plus(mine[scope], array) if scope in mine else array
+
+    def left(self) -> dict[Scope, Ints]:
+        """What is left of the sum."""
+        return {scope: array for factors in self.factors.values() for scope, array in factors.items()}
+
+    def run(self, variables: Iterable[int]) -> None:
+        """Eliminate variables, or raise `TooWide` before anything is done."""
+        for variable, scope in self.order(variables):
+            self.take(variable, scope)
+
+    def order(self, variables: Iterable[int]) -> list[tuple[int, Scope]]:
+        """In which order variables go, each with all that it then shares something with, itself among them."""
+        sizes, found = self.sizes, []
+        near = {at: {one for scope in factors for one in scope} for at, factors in self.factors.items()}
+        current = {at: prod([sizes[one] for one in near[at]]) for at in variables}
+        queue = [(work, at) for at, work in current.items()]
+        heapq.heapify(queue)
+        while queue:
+            work, at = heapq.heappop(queue)
+            if work != current.get(at):
+                continue
+            if work > LARGEST:
+                raise TooWide
+            del current[at]
+            scope = near.pop(at)
+            found.append((at, tuple(sorted(scope))))
+            scope.discard(at)
+            for other in scope:
+                theirs = near[other]
+                theirs |= scope
+                theirs.discard(at)
+                if other in current:
+                    current[other] = work = prod([sizes[one] for one in theirs])
+                    heapq.heappush(queue, (work, other))
         return found
 
-    def run(self) -> bool:
-        queue = [(self.work(at), at) for at in range(len(self.sizes))]
-        current = [size for size, _ in queue]
-        heapq.heapify(queue)
-        gone = [False] * len(self.sizes)
-        while queue:
-            size, at = heapq.heappop(queue)
-            if gone[at] or size != current[at]:
-                continue
-            if size > LARGEST:
-                return False
-            gone[at] = True
-            for other in self.take(at):
-                current[other] = self.work(other)
-                heapq.heappush(queue, (current[other], other))
-        return True
-
-    def take(self, variable: int) -> Scope:
-        """Eliminate a variable; its neighbours."""
-        scope = tuple(sorted(self.near[variable]))
-        factors = sorted(self.factors[variable].items())
+    def take(self, variable: int, scope: Scope) -> None:
+        """Eliminate a variable."""
+        known = self.memo.known
+        factors = sorted(self.factors.pop(variable).items())
         place = {at: i for i, at in enumerate(scope)}
-        key = (place[variable], tuple((id(array), *(place[at] for at in among)) for among, array in factors))
-        found = self.known.get(key)
+        key = (place[variable], tuple([(id(array), *[place[at] for at in among]) for among, array in factors]))
+        found = known.get(key)
         if found is None:
             sizes = [self.sizes[at] for at in scope]
-            total = np.zeros(sizes, np.int64)
-            for among, array in factors:
-                total += array.reshape([size if at in among else 1 for at, size in zip(scope, sizes)])
-            picks = total.argmin(place[variable]).astype(np.int32)
-            found = self.known[key] = self.same(total.min(place[variable])), picks
-        rest = tuple(at for at in scope if at != variable)
+            # Small ones first: then few sums are as large as the last.
+            parts = [
+                array.reshape([size if at in among else 1 for at, size in zip(scope, sizes)])
+                for among, array in sorted(factors, key=_size)
+            ]
+            found = known[key] = reduce(np.add, parts).min(place[variable])
         for among, _ in factors:
             for at in among:
-                del self.factors[at][among]
-        for at in rest:
-            self.near[at].update(rest)
-            self.near[at].discard(variable)
-        self.steps.append(_Step(variable, rest, found[1]))
-        if rest:
-            self.add(rest, found[0])
-        return rest
+                if at != variable:
+                    del self.factors[at][among]
+        self.steps.append(Step(variable, factors))
+        self.add(tuple([at for at in scope if at != variable]), found)
 
-    def choice(self) -> list[int]:
-        found = [0] * len(self.sizes)
-        for step in reversed(self.steps):
-            found[step.variable] = int(step.picks[tuple(found[at] for at in step.scope)])
-        return found
+
+def _size(factor: Factor) -> int:
+    return factor[1].size

@@ -185,7 +185,8 @@ def compact(
 
     Variables that are left come in the order of their numbers, or in that of ``order``.
 
-    With ``layer`` (-1: none), no two variables are linked whose layers are not next to each other.  Variables that are
+    With ``layer`` (-1: none), no two variables are linked whose layers are not next to each other, and what a layer
+    costs with a variable of no layer stays with the layer, so that it can be repeated.  Variables that are
     ``kept`` are not eliminated unless they have nothing to choose, and lose no strategies if they are of a layer; if
     not, only such as are never needed however many layers there are.
     """
@@ -236,13 +237,12 @@ class _Compaction:
                 continue
             near = list(self.tables[at])
             if self.cost[at].size == 1 and near:
-                self.settle(at, near)
-                for other in near:
+                for other in self.settle(at, near):
                     if len(self.tables[other]) <= 2 and other not in waiting:
                         waiting.add(other)
                         queue.append(other)
                 continue
-            if len(near) > 2 or at in self.held or self.far(near):
+            if len(near) > 2 or at in self.held or self.far(near) or (near and not self.own(at, near)):
                 continue
             if not near:
                 pick = int(self.cost[at].argmin())
@@ -281,15 +281,27 @@ class _Compaction:
         a, b = (self.layer[other] for other in near)
         return a >= 0 and b >= 0 and abs(a - b) > 1
 
-    def settle(self, at: int, near: Sequence[int]) -> None:
-        """A variable without a choice: what it costs with its neighbours is theirs."""
-        self.count(at, int(self.cost[at][0]))
-        for other in near:
+    def own(self, at: int, near: Sequence[int]) -> Sequence[int]:
+        """The neighbours that may take over what a variable costs.
+
+        Those of no layer may not, if it is of one: where a layer stands for many, they pay for each.
+        """
+        layer = self.layer
+        if layer is None or layer[at] < 0:
+            return near
+        return [other for other in near if layer[other] >= 0]
+
+    def settle(self, at: int, near: Sequence[int]) -> Sequence[int]:
+        """A variable without a choice: what it costs with its neighbours is theirs, if it may be; those that paid."""
+        mine = self.own(at, near)
+        for other in mine:
             self.cost[other] = self.once.plus(self.cost[other], self.once.row(self.tables[at][other]))
-            del self.tables[other][at]
-        self.steps.append((at, (), np.zeros(1, np.int64)))
-        self.tables[at] = {}
-        self.gone[at] = True
+            del self.tables[other][at], self.tables[at][other]
+        if not self.tables[at]:
+            self.count(at, int(self.cost[at][0]))
+            self.steps.append((at, (), np.zeros(1, np.int64)))
+            self.gone[at] = True
+        return mine
 
     def prune(self) -> bool:
         """Drop strategies that are never needed; whether there were any."""

@@ -229,18 +229,29 @@ class Deep:
             warm(shallow.lots, until)
             self.start_from(shallow)
         found = sweep(self.lots, until)
-        return DeepChoice(self, found.picks, found.cost + self.offset, found.lower_bound + self.offset, found.late)
+        cost, bound = found.cost + self.offset, found.lower_bound + self.offset
+        return DeepChoice(self.inner, self.out, self.picked(found.picks), cost, bound, found.late, "messages")
+
+    def picked(self, picks: Sequence[Ints]) -> list[Ints]:
+        """Of each variable of the short problem, by the layers that it stands for, what its lots' members pick."""
+        return [
+            picks[lot][rows[1]] if lot >= 0 else np.array([picks[a][b] for a, b in rows.T.tolist()])
+            for lot, rows in zip(self.lot, self.member)
+        ]
 
 
 @dataclass(frozen=True)
 class DeepChoice:
-    """What was found: picks for the lots, what they cost, and a bound."""
+    """What was found for a short problem with layers put back, what it costs, and a bound."""
 
-    deep: Deep
+    inner: Inner
+    out: int
     picks: Sequence[Ints]
+    """Of each variable of the short problem, by the layers that it stands for."""
     cost: int
     lower_bound: int
     late: bool
+    solver: str
 
     def rows(self) -> tuple[Ints, Ints]:
         """Choices for the short problem's variables.
@@ -248,14 +259,10 @@ class DeepChoice:
         First as the layers of the short stack have it.  Then, for each of the layers that one of them stands for, as
         that one and its neighbours have it.
         """
-        deep, inner = self.deep, self.deep.inner
+        inner, mine = self.inner, self.picks
         here, costs = inner.low - 1, inner.small.problem.costs
-        mine = [
-            self.picks[lot][rows[1]] if lot >= 0 else np.array([self.picks[a][b] for a, b in rows.T.tolist()])
-            for lot, rows in zip(deep.lot, deep.member)
-        ]
         alone = np.array([picks[0] for picks in mine])
-        found = np.tile(alone, (deep.out + 1, 1))
+        found = np.tile(alone, (self.out + 1, 1))
         for i, own in enumerate(inner.layer):
             if own == here:
                 found[:, i] = mine[i]
@@ -264,14 +271,14 @@ class DeepChoice:
                 like = inner.at.get((here, inner.key[i]))
                 if like is not None and costs[like].size == costs[i].size:
                     found[1:, i] = mine[like][:-1]
-            elif own == here + 1 and deep.out:
+            elif own == here + 1 and self.out:
                 found[:-1, i] = mine[inner.at[here, inner.key[i]]][1:]
         return alone, found
 
     def choices(self) -> list[list[int]]:
         """For every layer of the deep stack, and last for what is of no layer: a choice for all variables of the short
         stack's problem, of which those of that layer count.  Equal ones are one list."""
-        deep, inner = self.deep, self.deep.inner
+        inner = self.inner
         here = inner.low - 1
         known: dict[bytes, list[int]] = {}
 
@@ -283,8 +290,8 @@ class DeepChoice:
 
         alone, rows = self.rows()
         found = [
-            back(alone if layer < here else rows[min(layer - here, deep.out)])
-            for layer in range(inner.layers + deep.out)
+            back(alone if layer < here else rows[min(layer - here, self.out)])
+            for layer in range(inner.layers + self.out)
         ]
         return [*found, back(alone)]
 

@@ -48,6 +48,11 @@ class Demand:
         return (id(self.routes), id(self.made), self.open, self.stays, groups)
 
     @property
+    def readers(self) -> list[int]:
+        """The variables that want it; negative where there is nothing to choose."""
+        return [group.variable for group in self.groups]
+
+    @property
     def count(self) -> int:
         return len(self.groups) + self.open
 

@@ -71,13 +71,17 @@ class Wiring:
         kind = np.array([kinds[node.op, node.attrs, node.views] for node in nodes], np.int64)
         for more in (form, sizes, made):
             kind = kind * (1 + more.max(initial=0)) + more
+        # Equal types are mostly one object.
+        held = [value.type for value in graph.values]
+        where = list(map(id, held))
+        number = {at: types[type.shape, type.dtype] for at, type in dict(zip(where, held)).items()}
         return cls(
             np.unique(kind, return_inverse=True)[1],
             np.fromiter(chain.from_iterable(operands), np.int64, int(sizes.sum())),
             _firsts(sizes),
             np.fromiter(chain.from_iterable(results), np.int64, int(made.sum())),
             _firsts(made),
-            np.array([types[type.shape, type.dtype] for type in [value.type for value in graph.values]], np.int64),
+            np.array([number[at] for at in where], np.int64),
         )
 
     @cached_property
@@ -266,15 +270,15 @@ class Layers:
         graph, low, high = self.graph, first, self.count - last
         layer = self._value_layer
         out = range(low, high)
-        before, after = self.values_at[low - 1].tolist(), self.values_at[high].tolist()
         number: dict[int, int] = {}
         values: list[Value] = []
-
-        def wired(value: int, reader: int) -> int:
-            """A value, or if its layer is left out the one in its place on the other side."""
-            if layer[value] in out:
-                value = (after if self.layer[reader] < low else before)[self.value_places[value]]
-            return number[value]
+        # A value whose layer is left out is wired as the one in its place on the other side.
+        gone = np.flatnonzero((self.value_layers >= low) & (self.value_layers < high))
+        wired: list[list[int]] = []
+        for side in (high, low - 1):
+            like = np.arange(len(graph.values))
+            like[gone] = self.values_at[side, self.value_places[gone]]
+            wired.append(like.tolist())
 
         def add(value: Value, producer: tuple[int, int] | None) -> int:
             number[value.id] = len(values)
@@ -285,12 +289,14 @@ class Layers:
         nodes: list[Node] = []
         kept = np.flatnonzero((self.node_layer < low) | (self.node_layer >= high)).tolist()
         for n in kept:
-            node = graph.nodes[n]
+            node, seen = graph.nodes[n], wired[self.layer[n] >= low]
             operands: tuple[Operand, ...] = tuple(
-                None if o is None else tuple(wired(v, n) for v in o) if isinstance(o, tuple) else wired(o, n)
-                for o in node.operands
+                [
+                    number[seen[o]] if isinstance(o, int) else o and tuple([number[seen[v]] for v in o])
+                    for o in node.operands
+                ]
             )
-            results = tuple(add(graph.values[v], (len(nodes), r)) for r, v in enumerate(node.results))
+            results = tuple([add(graph.values[v], (len(nodes), r)) for r, v in enumerate(node.results)])
             nodes.append(Node(node.op, operands, results, node.attrs, node.views, node.source))
         places = [i for i, v in enumerate(graph.outputs) if layer[v] not in out]
         new_out = {i: j for j, i in enumerate(places)}

@@ -96,11 +96,11 @@ class Routes:
             np.minimum(found, np.where(a == b, found, tree), out=found)
         return found
 
-    def tree(self, source: int, wanted: Iterable[int]) -> tuple[int, Tree]:
+    def tree(self, source: int, wanted: Sequence[int]) -> tuple[int, Tree]:
         """What copies for these readers cost, in picoseconds, and the copy that each is made from."""
-        ends = tuple(sorted({end for end in wanted if end != source}))
-        if not ends:
+        if wanted.count(source) == len(wanted):
             return 0, {}
+        ends = tuple(sorted({end for end in wanted if end != source}))
         found = self._trees.get((source, ends))
         if found is None:
             made: Tree = {}

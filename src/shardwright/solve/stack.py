@@ -2,8 +2,9 @@
 
 The numeric problem of the short stack is compacted so that every layer is treated for itself: the variables that link
 it to its neighbours are kept, and so are those of no layer that it reads.  If the two inner layers come out equal,
-tables and all, then the deep stack's problem is the same one with more of them in between: `deep` solves that.  Nothing
-is lost, and nothing is assumed: where layers do not come out equal, the whole graph is solved as it is.
+tables and all, then the deep stack's problem is the same one with more of them in between.  `chain` solves that by
+elimination, or where tables are too large `deep` does by message passing.  Nothing is lost, and nothing is assumed:
+where layers do not come out equal, the whole graph is solved as it is.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from ..spec.axes import Axes
 from ..spec.rule import OpShardingRule
 from ..spec.sharding import ShardingSpec
 from .assign import FINE, NEAR, Assigner, Assignment, Extra, Optimum, Terms
+from .chain import solve_chain
 from .compact import Compact, compact
 from .deep import Deep, Inner
 from .layers import Short
+from .numeric.fold import Mask
 from .numeric.problem import Ints
 from .routes import TOO_DEAR, Tree
 from .space import Way
@@ -46,8 +49,8 @@ class Stack:
     layer: list[int] = field(default_factory=list)
     key: list[Key] = field(default_factory=list)
     """Equal for variables in the same place of different layers."""
-    best: DeepPlan | None = None
-    """What `solve` found."""
+    best: Sequence[Sequence[int]] | None = None
+    """The choices that `solve` found; not the plan, which knows this, and such rings are left to the collector."""
     at: dict[tuple[int, Key], int] = field(default_factory=dict)
     """Variables by layer and key."""
 
@@ -70,15 +73,26 @@ class Stack:
                 self.key.append((kind, value_places[self.was[value]]))
         self.at = {pair: i for i, pair in enumerate(zip(self.layer, self.key)) if pair[0] >= 0}
 
+    @cached_property
+    def far(self) -> Mask:
+        """Of places of values: whether some value there is wanted in a layer that is not its own."""
+        layers, layer = self.short.layers, self.layer
+        found = np.zeros(layers.places[1], np.bool_)
+        for value, demand in enumerate(self.assigner.demands):
+            own = layer[demand.decider]
+            if own >= 0 and any(at >= 0 and layer[at] not in (own, -1) for at in demand.readers):
+                found[layers.value_places[self.was[value]]] = True
+        return found
+
     def compacted(self, terms: Terms) -> Compact:
         costs, edges, hubs = terms
         self.label(hubs)
         layer, hub = self.layer, set(hubs.values())
         inner = (self.short.low - 1, self.short.low)
         kept: set[int] = set()
-        for i, j, _ in edges:
-            if layer[i] == layer[j]:
-                continue
+        ends = np.array([edge[:2] for edge in edges])
+        apart = np.flatnonzero(np.diff(np.array(layer)[ends]))
+        for i, j in ends[apart].tolist():
             if layer[i] >= 0 and layer[j] >= 0:
                 kept.add(i if i in hub else j if j in hub else i)
             elif layer[i] in inner or layer[j] in inner:
@@ -93,10 +107,10 @@ class Stack:
         inner = Inner.of(small, self.layer, self.key, self.short.low)
         if not inner.is_regular():
             return None
-        found = Deep(inner, self.short.out).solve(seconds)
+        found = solve_chain(inner, self.short.out) or Deep(inner, self.short.out).solve(seconds)
         unit = FINE if bound else 1
         plan = DeepPlan(self, found.choices())
-        return Optimum((), -(-found.lower_bound // unit), "messages", found.late), plan
+        return Optimum((), -(-found.lower_bound // unit), found.solver, found.late), plan
 
     def solve(self, time_limit: float | None = None) -> Assignment | None:
         """As `Assigner.solve` does it; None if the layers do not come out equal."""
@@ -105,21 +119,22 @@ class Stack:
         if first is None:
             return None
         bound, best = first
-        timed_out = bound.timed_out
+        timed_out, solver = bound.timed_out, bound.solver
         if best.objective - bound.lower_bound > NEAR * best.objective:
             left = None if time_limit is None else max(0.1, time_limit - (monotonic() - began))
             second = self.optimum(False, left)
             if second is not None:
                 timed_out = timed_out or second[0].timed_out
-                best = min(best, second[1], key=lambda plan: plan.objective)
+                if second[1].objective < best.objective:
+                    best, solver = second[1], second[0].solver
         if best.objective >= TOO_DEAR:
             raise PlanInfeasible("every plan gathers more at once than is allowed")
-        self.best = best
+        self.best = best.choices
         objective = best.objective
         complete = best.tight().decode()
         lower = min(bound.lower_bound, objective)
         seconds = monotonic() - began
-        return Assignment(complete, objective, lower, "messages", timed_out, seconds, self.assigner.hardware)
+        return Assignment(complete, objective, lower, solver, timed_out, seconds, self.assigner.hardware)
 
 
 class Seen(NamedTuple):
@@ -148,12 +163,14 @@ class DeepPlan:
         stack, inputs = self.stack, self.stack.assigner.place.values()
         choices = {id(choice): choice for choice in self.choices}
         known = {at: tighten(stack.assigner, choice) for at, choice in choices.items()}
+        changed = {stack.key[i] for at, choice in choices.items() for i in inputs if known[at][i] != choice[i]}
+        if not changed:
+            return self
         found = DeepPlan(stack, [known[id(choice)] for choice in self.choices])
         # The same layers are alike.  Only inputs have changed, so most of what is said stays.
-        changed = {stack.key[i] for at, choice in choices.items() for i in inputs if known[at][i] != choice[i]}
         found.ways = self.ways
         values, which = self.seen
-        asks = [(demand.decider, *(group.variable for group in demand.groups)) for demand in stack.assigner.demands]
+        asks = [(demand.decider, *demand.readers) for demand in stack.assigner.demands]
         touched = [any(at >= 0 and stack.key[at] in changed for at in about) for about in asks]
         found.seen = [found._seen(one.value) if touched[one.small] else one for one in values], which
         return found
@@ -179,26 +196,29 @@ class DeepPlan:
 
     # -- what is said once for layers that are alike ------------------------------------------------------
 
-    @cached_property
-    def alike(self) -> list[list[int]]:
-        """Layers of which the same is to be said: the same stand for them and their neighbours, and choose alike."""
+    def alike(self, reach: int) -> list[list[int]]:
+        """Layers that the same one stands for, and that choose alike; and so do those up to ``reach`` layers away."""
         found: dict[tuple[int, ...], list[int]] = {}
         for layer in range(self.layers.count):
-            near = (layer - 1, layer, layer + 1)
+            near = range(layer - reach, layer + reach + 1)
             # Equal choices are one object; the one after the last is of what is of no layer, which is the same for all.
             key = (*map(self.short_layer, near), *(id(self.choices[one]) for one in near))
             found.setdefault(key, []).append(layer)
         return list(found.values())
 
-    def _once(self, at: Ints, size: int, say: Callable[[int], T]) -> tuple[list[T], Ints]:
-        """What is to be said of things ``at`` places of layers or of no layer, and what of it holds for each."""
+    def _once(self, rows: Sequence[tuple[Ints, int]], size: int, say: Callable[[int], T]) -> tuple[list[T], Ints]:
+        """What is to be said of things, and what of it holds for each: once for layers that are alike.
+
+        ``rows`` are things by layer and place (-1: none), with how far one has to see there.
+        """
         found: list[T] = []
         which = np.full(size, -1)
-        for layers in self.alike:
-            row = at[layers[0]]
-            there = np.flatnonzero(row >= 0)
-            which[at[layers][:, there]] = np.arange(len(found), len(found) + there.size)
-            found += map(say, row[there].tolist())
+        for at, reach in rows:
+            for layers in self.alike(reach):
+                row = at[layers[0]]
+                there = np.flatnonzero(row >= 0)
+                which[at[layers][:, there]] = np.arange(len(found), len(found) + there.size)
+                found += map(say, row[there].tolist())
         for one in np.flatnonzero(which < 0).tolist():
             which[one] = len(found)
             found.append(say(one))
@@ -213,41 +233,42 @@ class DeepPlan:
             return variable, about.ways[variable][self.choices[self.layers.layer[node]][variable]]
 
         about = self.stack.assigner
-        return self._once(self.layers.nodes_at, len(self.graph.nodes), say)
+        return self._once([(self.layers.nodes_at, 0)], len(self.graph.nodes), say)
 
     @cached_property
     def seen(self) -> tuple[list[Seen], Ints]:
         """What there is to say of values, and what of it holds for each value of the deep graph."""
-        return self._once(self.layers.values_at, len(self.graph.values), self._seen)
+        at, far = self.layers.values_at, self.stack.far
+        rows = [(np.where(far, -1, at), 0), (np.where(far, at, -1), 1)]
+        return self._once(rows, len(self.graph.values), self._seen)
 
     def _seen(self, value: int) -> Seen:
         stack, layer = self.stack, self.layers.value_layer(value)
         small = self.counterpart(value)
         demand = stack.assigner.demands[small]
         own = self.short_layer(layer) if layer >= 0 else -1
-        source = self.choices[layer][demand.decider]
-        wanted: dict[int, None] = {}
+        choice = self.choices[layer]
+        source = choice[demand.decider]
+        wanted: list[int] = []
         for group in demand.groups:
-            if group.variable < 0:
-                picks = [0]
+            at = group.variable
+            picks: Sequence[int]
+            if at < 0:
+                picks = (0,)
+            elif (theirs := stack.layer[at]) == own:
+                picks = (choice[at],)
+            elif theirs < 0:
+                picks = (self.choices[-1][at],)
+            elif own < 0:
+                picks = [other[at] for other in self.deep(theirs)]
             else:
-                theirs = stack.layer[group.variable]
-                if theirs < 0:
-                    picks = [self.choices[-1][group.variable]]
-                elif own < 0:
-                    picks = [choice[group.variable] for choice in self.deep(theirs)]
-                elif theirs == own:
-                    picks = [self.choices[layer][group.variable]]
-                else:
-                    away = layer + (theirs - own)
-                    variable = stack.at.get((self.short_layer(away), stack.key[group.variable]), group.variable)
-                    picks = [self.choices[away][variable]]
-            for place in group.places:
-                wanted.update([(int(place[pick]), None) for pick in picks])
+                away = layer + (theirs - own)
+                picks = (self.choices[away][stack.at.get((self.short_layer(away), stack.key[at]), at)],)
+            wanted += [int(place[pick]) for place in group.places for pick in picks]
         settled = 0 if demand.settle is None else int(demand.settle[source])
         if not demand.count:
             return Seen(value, small, settled, {}, -1)
-        cost, tree, end = demand.grow(int(demand.made[source]), tuple(wanted))
+        cost, tree, end = demand.grow(int(demand.made[source]), wanted)
         return Seen(value, small, settled + cost, tree, end)
 
     def deep(self, layer: int) -> Sequence[Sequence[int]]:
@@ -286,9 +307,7 @@ class DeepPlan:
             inputs[value] = about.inputs[small][self.choices[layers.value_layer(value)][about.place[small]]]
         ways, which = self.ways
         made = [self._made(variable, way) for variable, way in ways]
-        # By columns, which is faster.
-        columns = zip(*[made[at] for at in which.tolist()])
-        decisions = tuple(map(Decision, range(len(graph.nodes)), *columns))
+        decisions = tuple([Decision(n, *made[at]) for n, at in enumerate(which.tolist())])
         copies = [self._copies(one) for one in self.seen[0]]
         copied = self.seen[1]
         some = np.flatnonzero(np.array([bool(tree) for tree, _ in copies])[copied])

@@ -141,7 +141,7 @@ class Within:
     def _free(self, seconds: float | None) -> Tried:
         """The best plan where bytes cost nothing; a stack's is known, and if it is too large that is all one asks."""
         if self.stack is not None and self.stack.best is not None:
-            flat = flat_of(self.frame, self.about, self.stack.best)
+            flat = flat_of(self.frame, self.about, DeepPlan(self.stack, self.stack.best))
             flat.hubs.update((v, flat.home(v)) for v in flat.hubs if v in self.frame.lives.shows)
             held = flat.held()
             if int(held.max()) > self.limit:
@@ -157,7 +157,7 @@ class Within:
             raise _Irregular
         short = Deep(inner, 0)
         swept = sweep(short.lots, rough=True)
-        choices = DeepChoice(short, swept.picks, swept.cost, 0, False).choices()
+        choices = DeepChoice(inner, 0, short.picked(swept.picks), swept.cost, 0, False, "messages").choices()
         here = stack.short.low - 1
         return DeepPlan(stack, [*choices[:here], *[choices[here]] * stack.short.out, *choices[here:]])
 

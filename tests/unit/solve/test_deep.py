@@ -86,6 +86,10 @@ def where(deep: Deep) -> list[tuple[Hashable, int, tuple[int, int]]]:
     return found
 
 
+def chosen(deep: Deep, picks: list[Ints]) -> DeepChoice:
+    return DeepChoice(deep.inner, deep.out, deep.picked(picks), 0, 0, False, "messages")
+
+
 @pytest.mark.parametrize("out", [0, 1, 5])
 def test_links_have_each_member_once_and_lots_none_among_them(out: int) -> None:
     for seed in range(20):
@@ -104,7 +108,7 @@ def test_choices_show_each_layer_with_its_neighbours(out: int) -> None:
         rng = np.random.default_rng(seed)
         picks = [rng.integers(0, lot.shape[1], lot.shape[0]) for lot in deep.lots.costs]
         picked = {(key, n): int(picks[lot][row]) for key, n, (lot, row) in where(deep)}
-        choices = DeepChoice(deep, picks, 0, 0, False).choices()
+        choices = chosen(deep, picks).choices()
         assert len(choices) == SHORT + out + 1
         inner, here = deep.inner, 1
         for n, choice in enumerate(choices[:-1]):
@@ -117,7 +121,7 @@ def test_choices_show_each_layer_with_its_neighbours(out: int) -> None:
 
 def test_equal_choices_are_one_list() -> None:
     deep = Deep(Stacked(0).inner(), 6)
-    choices = DeepChoice(deep, [np.zeros(len(lot), np.int64) for lot in deep.lots.costs], 0, 0, False).choices()
+    choices = chosen(deep, [np.zeros(len(lot), np.int64) for lot in deep.lots.costs]).choices()
     assert len({id(choice) for choice in choices}) == 1
 
 
@@ -129,7 +133,7 @@ def test_layers_of_which_nothing_is_left_are_counted() -> None:
     assert max(layer[at] for at in small.left) < SHORT - 1
     inner = Inner.of(small, layer, key, 2)
     deep = Deep(inner, 0)
-    assert len(DeepChoice(deep, deep.lots.round(), 0, 0, False).choices()) == SHORT + 1
+    assert len(chosen(deep, deep.lots.round()).choices()) == SHORT + 1
 
 
 def test_messages_are_taken_over_by_edge() -> None:

@@ -56,7 +56,7 @@ def test_any_choice_is_priced_and_decoded(mesh: str, pinned: bool) -> None:
     alike = set()
     for seed in range(25):
         plan = any_plan(deep, random.Random(seed))
-        alike.add(len(plan.alike))
+        alike.add(len(plan.alike(1)))
         complete = plan.decode()
         assert price(complete, deep.assigner.hardware, graph_roles(graph)).objective == plan.objective
         ways = deep.assigner.ways
