@@ -8,6 +8,7 @@ lowering makes of it: one SPMD text with explicit collectives.
 | `graph` | `Graph`, `Node`, `Value`, `TensorType`, and `GraphBuilder` to make them |
 | `text` | the text form, printed and parsed back |
 | `json` | the JSON form, read strictly |
+| `wiring` | a graph as arrays: what whole graphs are checked and compared by |
 | `verify` | what a well-formed graph is |
 | `rewrite` | the walk that passes share; splitting constants |
 | `core` | ops that belong to no frontend |

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..errors import GraphError
 from ..spec.sharding import Shape
+from .wiring import Wiring
 
 Attr = None | bool | int | float | str | tuple["Attr", ...]
 """What an attribute may be; lists become tuples, so that nodes can be hashed and compared."""
@@ -145,6 +146,11 @@ class Graph:
     def node_of(self, value: int) -> int | None:
         producer = self.values[value].producer
         return None if producer is None else producer[0]
+
+    @cached_property
+    def wiring(self) -> Wiring:
+        """The graph as arrays."""
+        return Wiring.of(self)
 
     @cached_property
     def uses(self) -> tuple[tuple[int, ...], ...]:

@@ -1,16 +1,23 @@
-"""What a well-formed graph is.  Run between passes; errors name the node."""
+"""What a well-formed graph is.  Run between passes; errors name the node.
+
+Graphs are large and mostly well-formed: arrays say that of all nodes at once, and only if they do not, nodes are gone
+through one by one for what is wrong.
+"""
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..errors import GraphError
-from .graph import Graph
+from .graph import Graph, Node
 
 
 def verify(graph: Graph) -> Graph:
     """Return the graph, or say what is wrong with it."""
     _values(graph)
     _inputs(graph)
-    _nodes(graph)
+    if not _are_sound(graph):
+        _nodes(graph)
     _ends(graph)
     return graph
 
@@ -36,6 +43,36 @@ def _inputs(graph: Graph) -> None:
             raise GraphError(f"input {value} does not exist")
         if graph.values[value].producer is not None:
             raise GraphError(f"input {value} is made by a node")
+
+
+def _are_sound(graph: Graph) -> bool:
+    """Whether `_nodes` finds nothing."""
+    try:
+        wiring = graph.wiring
+        said = np.array([value.producer or (-1, -1) for value in graph.values], np.int64).reshape(-1, 2)
+    except OverflowError:
+        return False
+    reads, made, count = wiring.reads, wiring.made, len(graph.values)
+    for values in (reads, made):
+        if values.size and not (values.min() >= 0 and values.max() < count):
+            return False
+    if not all(_is_plain(graph.nodes[n]) for n in np.unique(wiring.kind, return_index=True)[1].tolist()):
+        return False
+    place = np.arange(made.size) - np.repeat(wiring.first_made[:-1], np.diff(wiring.first_made))
+    if not (said[made] == np.stack([wiring.making, place], 1)).all():
+        return False
+    known = np.zeros(count, np.bool_)
+    known[list(graph.inputs)] = True
+    early = known[reads] | ((wiring.maker[reads] >= 0) & (wiring.maker[reads] < wiring.reader))
+    return bool(early.all() and (known | (wiring.maker >= 0)).all())
+
+
+def _is_plain(node: Node) -> bool:
+    """Whether there is nothing wrong with a node that is wrong with all of its kind."""
+    keys = [key for key, _ in node.attrs]
+    ends = len(node.results), len(node.inputs)
+    views = all(0 <= result < ends[0] and 0 <= operand < ends[1] for result, operand in node.views)
+    return bool(node.op) and views and len(set(keys)) == len(keys)
 
 
 def _nodes(graph: Graph) -> None:

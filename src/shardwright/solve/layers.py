@@ -13,16 +13,14 @@ alike where rows are equal.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
-from itertools import count as counter
 
 import numpy as np
 
-from ..ir.graph import Graph, Node, Operand, Value, flat_operands
+from ..ir.graph import Graph, Node, Operand, Value
+from ..ir.wiring import Wiring, numbers
 from .numeric.problem import Ints
 
 FEWEST = 5
@@ -39,88 +37,13 @@ ODD = 0x9E3779B97F4A7C15
 """Powers of it mix numbers in a row."""
 
 
-@dataclass(frozen=True, eq=False)
-class Wiring:
-    """Nodes and values of a graph as arrays."""
-
-    kind: Ints
-    """Of nodes; equal where op, attributes and views are, and how many tensors go in and come out."""
-    reads: Ints
-    """Values, node by node."""
-    first_read: Ints
-    """Of each node its first one there, and last the end."""
-    made: Ints
-    first_made: Ints
-    type: Ints
-    """Of values, numbered."""
-
-    @classmethod
-    def of(cls, graph: Graph) -> Wiring:
-        nodes, kinds, forms, types = graph.nodes, _numbers(), _numbers(), _numbers()
-        operands: list[tuple[Operand, ...]] = [node.operands for node in nodes]
-        results = [node.results for node in nodes]
-        sizes, made = _sizes(operands), _sizes(results)
-        form = np.zeros(len(nodes), np.int64)
-        # Lists and what is absent: few nodes have any.
-        first = _firsts(sizes)
-        odd = [i for i, one in enumerate(chain.from_iterable(operands)) if one.__class__ is not int]
-        for n in np.unique(np.searchsorted(first, odd, "right") - 1).tolist():
-            form[n] = 1 + forms[tuple([len(o) if isinstance(o, tuple) else -(o is None) for o in operands[n]])]
-            operands[n] = flat_operands(operands[n])
-            sizes[n] = len(operands[n])
-        kind = np.array([kinds[node.op, node.attrs, node.views] for node in nodes], np.int64)
-        for more in (form, sizes, made):
-            kind = kind * (1 + more.max(initial=0)) + more
-        # Equal types are mostly one object.
-        held = [value.type for value in graph.values]
-        where = list(map(id, held))
-        number = {at: types[type.shape, type.dtype] for at, type in dict(zip(where, held)).items()}
-        return cls(
-            np.unique(kind, return_inverse=True)[1],
-            np.fromiter(chain.from_iterable(operands), np.int64, int(sizes.sum())),
-            _firsts(sizes),
-            np.fromiter(chain.from_iterable(results), np.int64, int(made.sum())),
-            _firsts(made),
-            np.array([number[at] for at in where], np.int64),
-        )
-
-    @cached_property
-    def reader(self) -> Ints:
-        """The nodes that `reads` are of."""
-        return np.repeat(np.arange(self.kind.size), np.diff(self.first_read))
-
-    @cached_property
-    def maker(self) -> Ints:
-        """The node that makes each value; -1: an input."""
-        found = np.full(self.type.size, -1)
-        found[self.made] = np.repeat(np.arange(self.kind.size), np.diff(self.first_made))
-        return found
-
-    def ops(self) -> Ints:
-        """Equal numbers for equal ops on equal types: by all but certain, so types are looked at again later."""
-        mixed = _mixed(self.type[self.reads], self.first_read) * ODD + _mixed(self.type[self.made], self.first_made)
-        return (self.kind.astype(np.uint64) << TYPED | mixed >> 64 - TYPED).astype(np.int64)
-
-    def read_rows(self, start: int, period: int, count: int) -> slice:
-        """Where all that a run reads is."""
-        return slice(self.first_read[start], self.first_read[start + count * period])
-
-    def made_rows(self, start: int, period: int, count: int) -> slice:
-        return slice(self.first_made[start], self.first_made[start + count * period])
-
-
-def _numbers() -> defaultdict[object, int]:
-    """A number for each that is asked for."""
-    return defaultdict(counter().__next__)
-
-
-def _sizes(lists: Sequence[Sequence[object]]) -> Ints:
-    return np.fromiter(map(len, lists), np.int64, len(lists))
-
-
-def _firsts(sizes: Ints) -> Ints:
-    """Where each of some lists begins when they follow each other, and the end."""
-    return np.concatenate([[0], np.cumsum(sizes)])
+def _ops(wiring: Wiring) -> Ints:
+    """Equal numbers for equal ops on equal types: by all but certain, so types are looked at again later."""
+    read, made = (
+        _mixed(wiring.type[values], first)
+        for values, first in ((wiring.reads, wiring.first_read), (wiring.made, wiring.first_made))
+    )
+    return (wiring.kind.astype(np.uint64) << TYPED | read * ODD + made >> 64 - TYPED).astype(np.int64)
 
 
 def _mixed(numbers: Ints, first: Ints) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
@@ -258,9 +181,9 @@ class Layers:
         for value, state, role in zip(graph.outputs, states.tolist(), where):
             roles.setdefault(value, []).append("output" if state < 0 else role)
         found = np.zeros(len(graph.values), np.int64)
-        numbers = _numbers()
+        number = numbers()
         for value in {**roles, **given}:
-            found[value] = 1 + numbers[given.get(value), tuple(roles.get(value, ()))]
+            found[value] = 1 + number[given.get(value), tuple(roles.get(value, ()))]
         return found
 
     # -- a shorter graph --------------------------------------------------------------------------------
@@ -364,8 +287,8 @@ class Short:
 
 def find_layers(graph: Graph, given: Mapping[int, object]) -> Layers | None:
     """None if nothing repeats often enough, or not regularly."""
-    wiring = Wiring.of(graph)
-    for count, runs in _runs(wiring.ops()):
+    wiring = graph.wiring
+    for count, runs in _runs(_ops(wiring)):
         found = Layers(graph, wiring, count, _turned(wiring, runs, count))
         if found.is_regular(given):
             return found

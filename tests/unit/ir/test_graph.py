@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from enum import IntEnum
 from math import nan
@@ -12,7 +13,7 @@ import pytest
 
 from shardwright.errors import GraphError
 from shardwright.ir.graph import Graph, GraphBuilder, Node, Source, TensorType, Value, freeze_attr
-from shardwright.ir.verify import verify
+from shardwright.ir.verify import _are_sound, _nodes, verify
 
 
 def diamond() -> Graph:
@@ -203,6 +204,49 @@ def test_the_error_names_the_node_and_its_source() -> None:
     with pytest.raises(GraphError) as caught:
         verify(replace(GOOD, nodes=(bad,)))
     assert caught.value.rows == [("node", "0: neg"), ("at", "model.py:12")]
+
+
+def test_all_nodes_at_once_say_what_one_by_one_do() -> None:
+    """Any number of a graph is changed: arrays call it sound just where nothing is found."""
+    graph = GraphBuilder()
+    x, y = graph.input((4,)), graph.input((2, 2))
+    a = graph.op("split", [x, None, [x, y]], [(2,), (2,)], attrs={"at": 1})
+    b = graph.op("view", [a[0]], [(2, 1)], views=[(0, 0)])
+    c = graph.op("cat", [[a[1], b], y], [(4,)])
+    good = graph.finish([c])
+    rng = random.Random(0)
+    wrong = 0
+    for _ in range(3000):
+        n, v = rng.randrange(3), rng.randrange(len(good.values))
+        new = rng.choice([-1, 0, 1, 2, 3, 4, 5, 6, 2**70])
+        node, value = good.nodes[n], good.values[v]
+        bad = rng.choice(
+            [
+                replace(node, operands=(*node.operands[:-1], new)),
+                replace(node, operands=(*node.operands, (0, new))),
+                replace(node, results=(*node.results[:-1], new)),
+                replace(node, results=(new, *node.results)),
+                replace(node, views=((0, new),)),
+                replace(node, attrs=(("at", 1), ("at", new))),
+                replace(node, op=rng.choice(["", "other"])),
+                replace(value, producer=(new, 0)),
+                replace(value, producer=None),
+                None,
+            ]
+        )
+        nodes = tuple(bad if isinstance(bad, Node) and i == n else one for i, one in enumerate(good.nodes))
+        values = tuple(bad if isinstance(bad, Value) and i == v else one for i, one in enumerate(good.values))
+        inputs = good.inputs if bad is not None else tuple(i for i in good.inputs if i != new)
+        changed = replace(good, nodes=nodes, values=values, inputs=inputs)
+        try:
+            _nodes(changed)
+        except GraphError:
+            wrong += 1
+            assert not _are_sound(changed), changed
+        else:
+            # Numbers that no array holds are looked at one by one.
+            assert _are_sound(changed) or new == 2**70, changed
+    assert 1000 < wrong < 2900
 
 
 def test_a_builder_verifies() -> None:

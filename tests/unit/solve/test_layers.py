@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from shardwright.ir.graph import Graph, GraphBuilder, Node, Operand, Value
-from shardwright.solve.layers import FEWEST, PERIODS, WINDOW, Layers, Wiring, _distances, _runs, _turned, find_layers
+from shardwright.solve.layers import FEWEST, PERIODS, WINDOW, Layers, _distances, _ops, _runs, _turned, find_layers
 
 SHAPE = (64, 64)
 
@@ -183,8 +183,8 @@ def test_the_same_as_one_by_one() -> None:
     refused = 0
     for seed in range(400):
         graph, given = graphs(seed)
-        wiring = Wiring.of(graph)
-        ops = wiring.ops()
+        wiring = graph.wiring
+        ops = _ops(wiring)
         plain_ops = numbers(graph)
         assert len(set(zip(ops.tolist(), plain_ops))) == len(set(plain_ops)) == len(set(ops.tolist()))
         expected: Plain | None = None
