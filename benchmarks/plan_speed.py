@@ -7,6 +7,7 @@
 One AdamW step of ``--layers`` decoder blocks between embedding and head, bf16, batch 8 x 4096.  `seconds` are those of
 one core, without lowering; `gap` is how far the plan may lie above the best, `peak` the most memory that the process
 held so far, `holds` what the plan holds on a device.  Every plan is lowered and priced again from its Program.
+Without arguments it ends with what depth costs: 4, 32 and 128 layers by turns.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import os
 import resource
 import time
 from dataclasses import replace
+from itertools import pairwise
 from math import prod
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -87,6 +89,19 @@ def measure(
     ]  # fmt: skip
 
 
+def depth(graphs: dict[int, Graph], mesh: str, about: Hardware, runs: int) -> str:
+    """What depth costs, as ratios of the best of several runs, taken by turns: single ones are too noisy."""
+    best = dict.fromkeys(graphs, float("inf"))
+    for _ in range(runs):
+        for layers, graph in graphs.items():
+            began = time.process_time()
+            best_plan(graph, DeviceMesh(mesh), about)
+            best[layers] = min(best[layers], time.process_time() - began)
+    layers = sorted(best)
+    ratios = [f"{b} layers take {best[b] / best[a]:.2f} times {a}" for a, b in pairwise(layers)]
+    return f"on {mesh}: {', '.join(ratios)} (best of {runs})"
+
+
 def autoparallel(layers: int, mesh: str) -> str:
     """The nearest peer on the same model: forward and backward without the optimizer, its own costs, no bound."""
     if importlib.util.find_spec("autoparallel") is None:
@@ -140,6 +155,9 @@ def main() -> None:
             graphs[layers] = llama(layers)
         row = measure(graphs[layers], layers, mesh, about, memory, told.time_limit)
         print("| " + " | ".join(row) + " |", flush=True)
+    if told.layers is None:
+        deep = {layers: graphs[layers] for layers in (4, 32, 128)}
+        print(depth(deep, "d=8", about, 9), depth(deep, "x=8,y=8", about, 3), sep="\n")
     print(autoparallel(*cases[-1][:2]))
 
 

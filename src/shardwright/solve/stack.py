@@ -170,8 +170,8 @@ class DeepPlan:
         # The same layers are alike.  Only inputs have changed, so most of what is said stays.
         found.ways = self.ways
         values, which = self.seen
-        asks = [(demand.decider, *demand.readers) for demand in stack.assigner.demands]
-        touched = [any(at >= 0 and stack.key[at] in changed for at in about) for about in asks]
+        moved = {i for i, key in enumerate(stack.key) if key in changed}
+        touched = [demand.decider in moved or not moved.isdisjoint(demand.readers) for demand in stack.assigner.demands]
         found.seen = [found._seen(one.value) if touched[one.small] else one for one in values], which
         return found
 
