@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from .numeric.fold import Mask
 from .numeric.problem import Ints, NumericProblem
 
 PAIR = 2_500
@@ -102,29 +103,20 @@ class _Once:
         return found
 
     def _useful(self, cost: Ints, tables: Sequence[Ints], each: bool) -> Ints | None:
-        # What the second of two strategies saves against the first, at worst: first by a few columns of each table,
-        # which most pairs do not survive, then by all of them, table by table.
-        more = cost[:, None] - cost
-        guesses = []
-        for table in tables:
-            columns = iter(table.T[:: max(1, table.shape[1] // SAMPLED)])
-            column = next(columns)
-            saved = column[:, None] - column
-            for column in columns:  # much faster than all at once
-                np.minimum(saved, column[:, None] - column, out=saved)
-            more = np.minimum(more, saved) if each else more + saved
-            guesses.append(saved)
-        np.fill_diagonal(more, -1)
-        first, second = np.nonzero(more >= 0)
-        total = more[first, second]
-        for table, saved in zip(tables, guesses):
+        # Most pairs are told apart where the first one looks best, most others by a few columns of each table.
+        may = _may_beat(cost, tables, each)
+        first, second = np.nonzero(may)
+        for step in (SAMPLED, 0):
+            saved = cost[first] - cost[second]
+            for table in tables:
+                some = table[:, :: max(1, table.shape[1] // step)] if step else table
+                least = (some[first] - some[second]).min(1)
+                saved = np.minimum(saved, least) if each else saved + least
+            left = saved >= 0
+            first, second = first[left], second[left]
             if not first.size:
                 return None
-            exact = (table[first] - table[second]).min(1)
-            total = np.minimum(total, exact) if each else total + exact - saved[first, second]
-            left = total >= 0
-            first, second, total = first[left], second[left], total[left]
-        beats = np.zeros(more.shape, np.bool_)
+        beats = np.zeros(may.shape, np.bool_)
         beats[first, second] = True
         order = np.arange(cost.size)
         # Of two that beat each other the first stays.
@@ -139,6 +131,23 @@ class _Once:
             self.kept.append(array)
             found = self.known[key] = self.array(np.ascontiguousarray(array[kept]))
         return found
+
+
+def _may_beat(cost: Ints, tables: Sequence[Ints], each: bool) -> Mask:
+    """Of pairs of strategies whether the second is no dearer where, in each table, the first is nearest to the best."""
+    total = np.broadcast_to(cost, (cost.size, cost.size))
+    may = total <= cost[:, None] if each else np.ones(total.shape, np.bool_)
+    for table in tables:
+        turned = np.ascontiguousarray(table.T)
+        there = turned[(table - turned.min(1)).argmin(1)]
+        if each:
+            may &= there <= np.diagonal(there)[:, None]
+        else:
+            total = total + there
+    if not each:
+        may = total <= np.diagonal(total)[:, None]
+    np.fill_diagonal(may, False)
+    return may
 
 
 Step = tuple[Any, ...]

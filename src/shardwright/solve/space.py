@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise, product
-from typing import Any
+from itertools import pairwise
+from typing import NamedTuple
 
 from ..cost.compute import cost_class, local_sizes, op_time, operations
 from ..cost.machine import Hardware
 from ..cost.memory import local_bytes
 from ..ir.core import BARRIER, CONSTRAINT
 from ..ir.graph import Graph, Node, TensorType
+from ..ir.wiring import numbers
 from ..propagate.book import rule_of
 from ..propagate.choices import FORM_PENDING, legal_axes
 from ..propagate.complete import Complete
@@ -101,6 +102,18 @@ class Space:
         return Way((), specs[:count], specs[count:], time)
 
 
+class _Split(NamedTuple):
+    """What some of the mesh axes do."""
+
+    axes: tuple[Axes, ...]
+    """Of the factors."""
+    local: tuple[int, ...]
+    carried: tuple[tuple[AxisRef, int], ...]
+    """Axes of pending sums, with lines of the transfer table."""
+    keys: tuple[int, ...]
+    """Of each tensor a number: with equal ones it lies alike."""
+
+
 class _Call:
     """One call of an op: its ways, with everything that several of them share worked out once."""
 
@@ -113,6 +126,8 @@ class _Call:
         self.count = len(rule.operands)
         self.plain = all(len(dim) < 2 for tensor in rule.tensors for dim in tensor)
         """Whether no dim is made of several factors: then every choice is legal."""
+        self.parted = in_parts(rule, [True] * len(rule.factors))
+        """Whether some factor, where it is split, calls for the op's parts."""
         self.formed = [(f, FORM_PENDING[x.form]) for f, x in enumerate(rule.factors) if x.form in FORM_PENDING]
         reduced: Sequence[Sequence[tuple[int, str]]] = rule.reductions
         self.pending = [*([()] * self.count), *([*done, *self.formed] for done in reduced)]
@@ -121,12 +136,30 @@ class _Call:
             sorted({f for dim in tensor for f in dim} | {f for f, _ in left})
             for tensor, left in zip(rule.tensors, self.pending)
         ]
-        self._specs: list[dict[object, tuple[ShardingSpec, int]]] = [{} for _ in rule.tensors]
+        self.carries = [
+            [(row.operands[t] if t < self.count else row.results[t - self.count]) != "R" for row in self.rows]
+            for t in range(len(rule.tensors))
+        ]
+        """Of each tensor for each line of the transfer table whether it is pending there."""
+        self.bases = [1] * len(rule.tensors)
+        """Of each tensor how many numbers the options of the axis at hand have."""
+        self._specs: list[dict[int, tuple[ShardingSpec, int]]] = [{} for _ in rule.tensors]
 
     def ways(self) -> list[Way]:
+        # Axis by axis: what the first axes do is worked out once for all that the later ones may do.
+        splits = [_Split(((),) * len(self.rule.factors), self.rule.sizes, (), (0,) * len(self.rule.tensors))]
+        for axis in self.mesh.axes:
+            options = self.options(axis)
+            seen = self.seen(options)
+            splits = [
+                more
+                for split in splits
+                for option, how in zip(options, seen)
+                if (more := self.extended(split, axis, option, how)) is not None
+            ]
         best: dict[object, Way] = {}
-        for choice in product(*(self.options(axis) for axis in self.mesh.axes)):
-            way = self.way(choice)
+        for split in splits:
+            way = self.way(split)
             if way is not None:
                 key = (way.operands, way.results)
                 if key not in best or way.time < best[key].time:
@@ -149,46 +182,61 @@ class _Call:
                     found.append((((f, major), (g, minor)), -1))
         return found + [((), r) for r in range(len(self.rows))]
 
-    def way(self, choice: Sequence[Option]) -> Way | None:
-        rule, uneven = self.rule, self.space.uneven
-        given: list[Axes] = [()] * len(rule.factors)
-        local = list(rule.sizes)
-        carried: list[tuple[AxisRef, Any]] = []
-        for axis, (parts, row) in zip(self.mesh.axes, choice):
-            if row >= 0:
-                carried.append((axis, self.rows[row]))
+    def seen(self, options: Sequence[Option]) -> list[tuple[int, ...]]:
+        """Of each option for each tensor a number: equal ones leave it alike."""
+        columns = []
+        for t, (depends, carries) in enumerate(zip(self.depends, self.carries)):
+            number = numbers()
+            columns.append(
+                [
+                    number[tuple([part for part in parts if part[0] in depends]), row >= 0 and carries[row]]
+                    for parts, row in options
+                ]
+            )
+            self.bases[t] = len(number)
+        return list(zip(*columns)) if columns else [()] * len(options)
+
+    def extended(self, split: _Split, axis: AxisRef, option: Option, seen: tuple[int, ...]) -> _Split | None:
+        """With one more axis used; None if a size does not divide."""
+        parts, row = option
+        axes, local, carried = split.axes, split.local, split.carried
+        if parts:
+            given, sizes = list(axes), list(local)
             for f, part in parts:
                 given[f] = merge_axes((*given[f], part)) if given[f] else (part,)
-                local[f], rest = divmod(local[f], part.size)
-                if rest and not uneven:
+                sizes[f], rest = divmod(sizes[f], part.size)
+                if rest and not self.space.uneven:
                     return None
-        axes = tuple(given)
+            axes, local = tuple(given), tuple(sizes)
+        if row >= 0:
+            carried = (*carried, (axis, row))
+        keys = tuple([key * base + more for key, base, more in zip(split.keys, self.bases, seen)])
+        return _Split(axes, local, carried, keys)
+
+    def way(self, split: _Split) -> Way | None:
+        rule, uneven, axes = self.rule, self.space.uneven, split.axes
         if (not self.plain or uneven) and legal_axes(rule, axes) != axes:
             return None
-        laid = []
-        for t in range(len(rule.tensors)):
-            side = t - self.count
-            extra = tuple(axis for axis, row in carried if (row.operands[t] if side < 0 else row.results[side]) != "R")
-            laid.append(self.spec(t, axes, extra))
-        operands, results = tuple(s for s, _ in laid[: self.count]), tuple(s for s, _ in laid[self.count :])
-        if in_parts(rule, axes):
+        laid = [
+            known.get(key) or self.spec(t, key, split) for t, (known, key) in enumerate(zip(self._specs, split.keys))
+        ]
+        specs = tuple([spec for spec, _ in laid])
+        operands, results = specs[: self.count], specs[self.count :]
+        if self.parted and in_parts(rule, axes):
             time = self.inside(operands, results)
             return None if time is None else Way(axes, operands, results, time)
         sizes = [size for _, size in laid]
-        work = operations(rule, self.kind, local_sizes(rule, axes) if uneven else local, self.attrs)
+        work = operations(rule, self.kind, local_sizes(rule, axes) if uneven else split.local, self.attrs)
         dtype = self.types[0].dtype if self.types else "f32"
         time = op_time(self.kind, work, sizes[: self.count], sizes[self.count :], dtype, self.space.hardware)
         return Way(axes, operands, results, time)
 
-    def spec(self, t: int, axes: Sequence[Axes], extra: Axes) -> tuple[ShardingSpec, int]:
+    def spec(self, t: int, key: int, split: _Split) -> tuple[ShardingSpec, int]:
         """How a tensor lies, and its bytes."""
-        key = (extra, *(axes[f] for f in self.depends[t]))
-        found = self._specs[t].get(key)
-        if found is None:
-            pairs = [(axis, kind) for f, kind in self.pending[t] for axis in axes[f]]
-            pairs += [(axis, "sum") for axis in extra]
-            cuts = _cuts(self.rule, self.rule.tensors[t], axes)
-            found = self._specs[t][key] = self.space.laid(cuts, tuple(pairs), self.types[t])
+        pairs = [(axis, kind) for f, kind in self.pending[t] for axis in split.axes[f]]
+        pairs += [(axis, "sum") for axis, row in split.carried if self.carries[t][row]]
+        cuts = _cuts(self.rule, self.rule.tensors[t], split.axes)
+        found = self._specs[t][key] = self.space.laid(cuts, tuple(pairs), self.types[t])
         return found
 
     def inside(self, operands: tuple[ShardingSpec, ...], results: tuple[ShardingSpec, ...]) -> int | None:
