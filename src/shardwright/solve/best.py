@@ -16,7 +16,7 @@ from ..cost.machine import Hardware
 from ..ir.graph import Graph
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
-from .assign import Assigner, Assignment
+from .assign import NEAR, POLISH, Assigner, Assignment
 from .layers import SIDES, find_layers
 from .stack import Stack
 from .within import Measure, fit
@@ -74,6 +74,9 @@ def _best_plan(
         found = stack.solve(time_limit)
         if found is None:
             continue
+        if found.gap > NEAR and stack.size <= POLISH:
+            about = assigner_of(graph, mesh, hardware, asked)
+            found = _better(found, about.solve(solver, _left(time_limit, began)))
         if asked.memory is None or measure is None or measure(found.complete) <= asked.memory:
             return found
         limit = _left(time_limit, began)
@@ -88,6 +91,13 @@ def _best_plan(
     kept = fit(graph, about, asked.memory, None, asked.given, asked.out_specs, limit, measure, solver)
     assert kept is not None
     return _no_better_than(kept, free)
+
+
+def _better(folded: Assignment, whole: Assignment) -> Assignment:
+    """Where a stack's plan is not proven to be the best, a small graph is solved as it is, too: what both know."""
+    best = min(folded, whole, key=lambda one: one.objective)
+    bound = min(max(folded.lower_bound, whole.lower_bound), best.objective)
+    return replace(best, lower_bound=bound, seconds=folded.seconds + whole.seconds)
 
 
 @contextmanager

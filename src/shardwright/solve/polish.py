@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 PAIRS = 400
 """Pairs with more combinations than this are not tried."""
+WORK = 5_000_000
+"""At most so many readers are asked what they want: some seconds.  Time would not be the same twice."""
 
 
 def polish(assigner: Assigner, choice: Sequence[int], seconds: float | None = None) -> list[int]:
@@ -24,9 +26,11 @@ class _Polish:
         graph = assigner.graph
         self.choice = list(choice[: len(graph.nodes) + len(graph.inputs)])
         self.until = None if seconds is None else monotonic() + seconds
+        self.work = WORK
         self.sizes = [len(ways) for ways in assigner.ways] + [len(assigner.inputs[value]) for value in graph.inputs]
         self.values: list[list[int]] = [[] for _ in self.sizes]
         """The values whose copies a variable has a say in."""
+        self.asked = [1 + len(demand.groups) for demand in assigner.demands]
         for v in range(len(graph.values)):
             demand = assigner.demands[v]
             involved = dict.fromkeys(
@@ -44,7 +48,7 @@ class _Polish:
         return self.choice
 
     def late(self) -> bool:
-        return self.until is not None and monotonic() > self.until
+        return self.work <= 0 or (self.until is not None and monotonic() > self.until)
 
     def moves(self) -> Iterator[tuple[int, ...]]:
         for at in range(len(self.sizes)):
@@ -53,6 +57,8 @@ class _Polish:
             yield (at,)
             near = {other for v in self.values[at] for other in self.around(v) if other > at}
             for other in sorted(near):
+                if self.late():
+                    return
                 if self.sizes[at] * self.sizes[other] <= PAIRS:
                     yield at, other
 
@@ -67,6 +73,7 @@ class _Polish:
         options = [(pick,) for pick in range(self.sizes[variables[0]])]
         if len(variables) == 2:
             options = [(a, b) for (a,) in options for b in range(self.sizes[variables[1]])]  # type: ignore[misc]
+        self.work -= len(options) * sum([self.asked[v] for v in touched])
         for picks in options:
             for at, pick in zip(variables, picks):
                 self.choice[at] = pick

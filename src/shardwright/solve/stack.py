@@ -9,7 +9,7 @@ where layers do not come out equal, the whole graph is solved as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from time import monotonic
@@ -26,6 +26,7 @@ from .assign import FINE, NEAR, Assigner, Assignment, Extra, Optimum, Terms
 from .chain import solve_chain
 from .compact import Compact, compact
 from .deep import Deep, Inner
+from .demand import Group
 from .layers import Short
 from .numeric.fold import Mask
 from .numeric.problem import Ints
@@ -53,10 +54,16 @@ class Stack:
     """The choices that `solve` found; not the plan, which knows this, and such rings are left to the collector."""
     at: dict[tuple[int, Key], int] = field(default_factory=dict)
     """Variables by layer and key."""
+    _tables: dict[tuple[int, ...], Ints] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.was = {here: there for there, here in self.short.values.items()}
         """Of the short graph's values the deep one's."""
+
+    @property
+    def size(self) -> int:
+        """Ways of all nodes of the deep graph."""
+        return sum(len(self.assigner.ways[like]) for like in self.short.nodes_like)
 
     def _lower(self, layer: int) -> int:
         return layer if layer < self.short.low else layer - self.short.out
@@ -84,9 +91,78 @@ class Stack:
                 found[layers.value_places[self.was[value]]] = True
         return found
 
-    def compacted(self, terms: Terms) -> Compact:
+    def spread(self, terms: Terms, order: Sequence[int]) -> tuple[Terms, Sequence[int]]:
+        """The bound's problem, with hubs of their own for all layers that read a value of no layer.
+
+        A hub for all readers lets each bear the less of its way the more there are, and the short stack has too few.
+        But copies for all of them cost no less than those for one layer, so no less than that on average.  Whatever the
+        weights are: here first, inner, last layers and those of no layer count alike, as ends differ most.  ``order``
+        is that of variables.
+        """
         costs, edges, hubs = terms
-        self.label(hubs)
+        costs, parts = list(costs), self._parts(hubs)
+        old = {hubs[value]: value for value in parts}
+        kept = [edge for edge in edges if edge[0] not in old and edge[1] not in old]
+        rank = {at: float(i) for i, at in enumerate(order)}
+        for hub, value in old.items():
+            demand, weights = self.assigner.demands[value], self._weights(parts[value])
+            prices = demand.routes.least * FINE
+            size = len(prices)
+            kept.append((demand.decider, hub, prices[demand.made]))
+            costs[hub] = np.zeros(size, np.int64)
+            for layer, groups in parts[value].items():
+                at, share = hub, weights[layer]
+                if len(groups) > 1:
+                    at = len(costs)
+                    costs.append(np.zeros(size, np.int64))
+                    kept.append((hub, at, self._shared((size, id(demand.routes), share), prices)))
+                    rank[at] = min([rank[group.variable] for group in groups if group.variable >= 0], default=0) - 0.5
+                    self.layer.append(layer)
+                    self.key.append(("part", value))
+                    share *= sum(len(group.places) for group in groups) - 1
+                for group in groups:
+                    key = (id(demand.routes), *map(id, group.places), share)
+                    table = self._shared(key, demand.reach(group, prices))
+                    if group.variable < 0:
+                        costs[at] = costs[at] + table[:, 0]
+                    else:
+                        kept.append((at, group.variable, table))
+        self.at = {pair: i for i, pair in enumerate(zip(self.layer, self.key)) if pair[0] >= 0}
+        return (costs, kept, hubs), sorted(rank, key=rank.__getitem__)
+
+    def _parts(self, hubs: Iterable[int]) -> dict[int, dict[int, list[Group]]]:
+        """Of values of no layer that an inner layer reads: their readers by layer."""
+        found = {}
+        for value in hubs:
+            if self.layer_of(value) < 0:
+                by: dict[int, list[Group]] = {}
+                for group in self.assigner.demands[value].groups:
+                    by.setdefault(self.layer[group.variable] if group.variable >= 0 else -1, []).append(group)
+                if self.short.low - 1 in by:
+                    found[value] = by
+        return found
+
+    def _weights(self, by: Collection[int]) -> dict[int, int]:
+        """Of layers with readers: of how many parts each is one."""
+        ends = {-1, 0, self.short.layers.count - self.short.out - 1}
+        kinds = len(ends & set(by)) + 1
+        inner = len(set(by) - ends) + self.short.out
+        return {layer: kinds if layer in ends else kinds * inner for layer in by}
+
+    def _shared(self, key: tuple[int, ...], table: Ints) -> Ints:
+        """A part of a table, as one array for all that are equal; the last of the key says of how many it is one."""
+        return self._tables.setdefault(key, table // key[-1])
+
+    def layer_of(self, value: int) -> int:
+        """The layer of a value of the short graph."""
+        return self.short.layers.value_layer(self.was[value])
+
+    def compacted(self, terms: Terms, bound: bool = False) -> Compact:
+        self.label(terms[2])
+        order: Sequence[int] = self.assigner.order
+        if bound:
+            terms, order = self.spread(terms, order)
+        costs, edges, hubs = terms
         layer, hub = self.layer, set(hubs.values())
         inner = (self.short.low - 1, self.short.low)
         kept: set[int] = set()
@@ -97,13 +173,13 @@ class Stack:
                 kept.add(i if i in hub else j if j in hub else i)
             elif layer[i] in inner or layer[j] in inner:
                 kept.add(i if layer[i] < 0 else j)
-        return compact(costs, edges, self.assigner.graph.name, kept, layer, self.assigner.order)
+        return compact(costs, edges, self.assigner.graph.name, kept, layer, order)
 
     def optimum(
         self, bound: bool, seconds: float | None = None, extra: Extra | None = None
     ) -> tuple[Optimum, DeepPlan] | None:
         """The best choice for the plan's problem or the bound's; None if the layers do not come out equal."""
-        small = self.compacted(self.assigner.terms(bound, extra))
+        small = self.compacted(self.assigner.terms(bound, extra), bound)
         inner = Inner.of(small, self.layer, self.key, self.short.low)
         if not inner.is_regular():
             return None
