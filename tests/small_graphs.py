@@ -62,3 +62,37 @@ def stack(layers: int, first: int, last: int) -> Graph:
         h = b.op("exp", [b.op("matmul", [x, up], [(1536, 3072)])], [(1536, 3072)])
         x = b.op("add", [x, b.op("matmul", [h, down], [(1536, 768)])], [(1536, 768)])
     return b.finish([b.op("matmul", [x, b.input((768, last))], [(1536, last)])])
+
+
+def sharing_stack(seed: int, layers: int) -> Graph:
+    """Equal layers of random ops, with weights of their own, that all read some values of no layer, too."""
+    rng = random.Random(seed)
+    width, inside, rows = rng.choice([(768, 1536, 3072), (1536, 768, 384), (768, 768, 6144)])
+    b = GraphBuilder("sharing")
+    shared = [b.input((width, width)), b.input((rows, width))][: rng.randint(1, 2)]
+    if rng.random() < 0.5:
+        shared[-1] = b.op("exp", [shared[-1]], [(width, width) if len(shared) == 1 else (rows, width)])
+    steps = [rng.choice(["tied", "tied", "square", "own", "bias", "exp"]) for _ in range(rng.randint(2, 4))]
+    x = b.op("exp", [b.input((rows, width))], [(rows, width)])
+    seen = []
+    for _ in range(layers):
+        h = x
+        for step in steps:
+            if step == "tied":
+                h = b.op("matmul", [h, shared[0]], [(rows, width)])
+            elif step == "square":
+                square = b.op("matmul", [shared[0], shared[0]], [(width, width)])
+                h = b.op("matmul", [h, square], [(rows, width)])
+            elif step == "bias" and len(shared) > 1:
+                h = b.op("add", [h, shared[1]], [(rows, width)])
+            elif step == "own":
+                h = b.op("matmul", [h, b.input((width, inside))], [(rows, inside)])
+                h = b.op("matmul", [h, b.input((inside, width))], [(rows, width)])
+            else:
+                h = b.op("exp", [h], [(rows, width)])
+        x = b.op("add", [x, h], [(rows, width)])
+        seen.append(h)
+    outputs = [b.op("matmul", [x, b.input((width, inside))], [(rows, inside)])]
+    if rng.random() < 0.3:
+        outputs.append(b.op("exp", [shared[0]], [(width, width)]))
+    return b.finish(outputs + (seen if rng.random() < 0.2 else []))

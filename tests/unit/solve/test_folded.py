@@ -1,0 +1,105 @@
+"""Stacks whose layers all read the same values: folded and unfolded agree, and bounds are bounds."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from shardwright import DeviceMesh
+from shardwright.cost import hardware_of, program_cost
+from shardwright.lower import lower
+from shardwright.solve.assign import FINE, NEAR, Assigner, Terms
+from shardwright.solve.best import Asked, _stacks, best_plan
+from shardwright.solve.layers import find_layers
+from shardwright.solve.numeric.problem import Ints
+from shardwright.solve.stack import DeepPlan, Stack
+from small_graphs import sharing_stack
+
+H100 = hardware_of("h100")
+
+
+@pytest.mark.parametrize("mesh", ["d=2", "d=4", "x=2, y=2", "x=2, y=4"])
+def test_folded_and_unfolded(mesh: str) -> None:
+    axes, count, proven = DeviceMesh(mesh), 0, 0
+    for seed in range(24):
+        graph = sharing_stack(seed, (5, 6, 8, 24)[seed % 4])
+        tried = (stack.solve() for stack in _stacks(graph, axes, H100, Asked({}, {})))
+        folded = next((found for found in tried if found is not None), None)
+        if folded is None:
+            continue
+        count += 1
+        whole = Assigner(graph, axes, H100).solve()
+        for found in (folded, whole):
+            assert program_cost(lower(found.complete), H100, graph).objective == found.objective
+            assert max(folded.lower_bound, whole.lower_bound) <= found.objective, seed
+        if folded.gap <= NEAR and whole.gap <= NEAR:
+            proven += 1
+            assert folded.objective == pytest.approx(whole.objective, rel=2 * NEAR), seed
+        best = best_plan(graph, axes, H100)
+        assert best.objective <= whole.objective, seed
+        assert best.lower_bound >= folded.lower_bound, seed
+    assert count > 18
+    assert proven > 8
+
+
+def at_least(deep: Stack, terms: Terms, plan: DeepPlan, value: int) -> int:
+    """What the bound's problem makes of a value of no layer (of the short graph) under a plan, with the best hubs."""
+    costs, edges, hubs = terms
+    near: dict[int, list[tuple[int, Ints]]] = {}
+    for i, j, table in edges:
+        near.setdefault(i, []).append((j, table))
+        near.setdefault(j, []).append((i, table.T))
+    nodes, hub, demand = len(deep.assigner.graph.nodes), hubs[value], deep.assigner.demands[value]
+    chosen = nodes + len(deep.assigner.graph.inputs)
+    total = costs[hub].copy()
+    for other, table in near[hub]:
+        if other == demand.decider:
+            total = total + table[:, plan.choices[-1][other]]
+            continue
+        own = deep.layer[other]
+        for layer in [n for n in range(plan.layers.count) if plan.short_layer(n) == own] if own >= 0 else [-1]:
+            if other < chosen:
+                total = total + table[:, plan.choices[layer][other]]
+                continue
+            part = costs[other].copy()
+            for reader, want in near[other]:
+                if reader != hub:
+                    part = part + want[:, plan.choices[layer][reader]]
+            total = total + (table + part).min(1)
+    return int(total.min())
+
+
+def test_no_plan_costs_less_than_the_bound_says_of_what_layers_share() -> None:
+    """Value by value, for any plan.  With one hub for all readers of the short stack it would."""
+    wrong = {False: 0, True: 0}
+    told = 0
+    for seed in range(12):
+        graph = sharing_stack(seed, 14)
+        layers = find_layers(graph, {})
+        assert layers is not None
+        short = layers.short()
+        deep = Stack(short, Assigner(short.graph, DeviceMesh("x=2, y=2"), H100))
+        plain = deep.assigner.terms(True)
+        deep.label(plain[2])
+        shared = list(deep._parts(plain[2]))
+        terms, order = deep.spread(plain, deep.assigner.order)
+        assert sorted(order) == list(range(len(terms[0]))) == list(range(len(deep.layer)))
+        for turn in range(20):
+            plan = any_plan(deep, random.Random(turn))
+            for value in shared:
+                cost = FINE * plan._seen(deep.was[value]).cost
+                told += cost > 0
+                for spread in (False, True):
+                    wrong[spread] += at_least(deep, terms if spread else plain, plan, value) > cost
+    assert told > 200
+    assert wrong[True] == 0
+    assert wrong[False] > 0
+
+
+def any_plan(deep: Stack, rng: random.Random) -> DeepPlan:
+    """Layers choose as they like, most of them alike."""
+    about = deep.assigner
+    sizes = [len(ways) for ways in about.ways] + [len(about.inputs[value]) for value in about.graph.inputs]
+    some = [[rng.randrange(size) for size in sizes] for _ in range(3)]
+    return DeepPlan(deep, rng.choices(some, (8, 1, 1), k=deep.short.layers.count + 1))
