@@ -22,6 +22,8 @@ from .stack import Stack
 from .within import Measure, fit
 
 Specs = Mapping[int, ShardingSpec]
+OPEN = 1e-3
+"""A stack's plan within memory with a larger gap than this is worth another search, if the graph is small."""
 
 
 @dataclass(frozen=True)
@@ -74,23 +76,34 @@ def _best_plan(
         found = stack.solve(time_limit)
         if found is None:
             continue
-        if found.gap > NEAR and stack.size <= POLISH:
-            about = assigner_of(graph, mesh, hardware, asked)
-            found = _better(found, about.solve(solver, _left(time_limit, began)))
+        small = stack.size <= POLISH
+        if found.gap > NEAR and small:
+            found = _better(found, assigner_of(graph, mesh, hardware, asked).solve(solver, _left(time_limit, began)))
         if asked.memory is None or measure is None or measure(found.complete) <= asked.memory:
             return found
         limit = _left(time_limit, began)
         tight = fit(graph, stack.assigner, asked.memory, stack, asked.given, asked.out_specs, limit, measure)
-        if tight is not None:
-            return _no_better_than(tight, found)
+        if tight is None:
+            continue
+        if tight.gap > OPEN and small:
+            about = assigner_of(graph, mesh, hardware, asked)
+            tight = _better(tight, _fitted(graph, about, asked, solver, _left(time_limit, began), measure))
+        return _no_better_than(tight, found)
     about = assigner_of(graph, mesh, hardware, asked)
     free = about.solve(solver, time_limit)
     if asked.memory is None or measure is None or measure(free.complete) <= asked.memory:
         return free
-    limit = _left(time_limit, began)
-    kept = fit(graph, about, asked.memory, None, asked.given, asked.out_specs, limit, measure, solver)
-    assert kept is not None
-    return _no_better_than(kept, free)
+    return _no_better_than(_fitted(graph, about, asked, solver, _left(time_limit, began), measure), free)
+
+
+def _fitted(
+    graph: Graph, about: Assigner, asked: Asked, solver: str, time_limit: float | None, measure: Measure
+) -> Assignment:
+    """The best plan of a graph as it is that fits."""
+    assert asked.memory is not None
+    found = fit(graph, about, asked.memory, None, asked.given, asked.out_specs, time_limit, measure, solver)
+    assert found is not None
+    return found
 
 
 def _better(folded: Assignment, whole: Assignment) -> Assignment:
@@ -136,8 +149,11 @@ def _stacks(graph: Graph, mesh: DeviceMesh, hardware: Hardware, asked: Asked) ->
     if asked.allows is not None or asked.offer is not None:
         return
     layers = find_layers(graph, asked.given)
-    for sides in SIDES if layers is not None else ():
-        assert layers is not None
+    if layers is None:
+        return
+    for sides in SIDES:
+        if sum(sides) > layers.count:
+            return
         short = layers.short(*sides)
         given = {short.values[value]: spec for value, spec in asked.given.items() if value in short.values}
         outs = {short.outputs[i]: spec for i, spec in asked.out_specs.items() if i in short.outputs}

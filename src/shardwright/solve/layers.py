@@ -29,7 +29,7 @@ WINDOW = 6
 """So many equal ops in a row suggest a repeat."""
 PERIODS = 24
 """So many distances between repeats are looked at, the most frequent first."""
-SIDES = ((2, 2), (2, 3))
+SIDES = ((2, 2), (2, 3), (3, 3))
 """Layers that are kept at the two ends of a short graph, fewest first; see `stack` for what they have to show."""
 TYPED = 40
 """Bits of an op's number that its types are mixed into."""

@@ -5,12 +5,16 @@ from __future__ import annotations
 import random
 
 import pytest
+import torch
 
-from shardwright import DeviceMesh
-from shardwright.cost import hardware_of, program_cost
+from shardwright import DeviceMesh, Graph
+from shardwright.cost import RESIDENT, hardware_of, program_cost, program_memory
+from shardwright.errors import PlanInfeasible
+from shardwright.frontends.torch import capture_step
 from shardwright.lower import lower
+from shardwright.propagate.complete import Complete
 from shardwright.solve.assign import FINE, NEAR, Assigner, Terms
-from shardwright.solve.best import Asked, _stacks, best_plan
+from shardwright.solve.best import OPEN, Asked, _stacks, best_plan
 from shardwright.solve.layers import find_layers
 from shardwright.solve.numeric.problem import Ints
 from shardwright.solve.stack import DeepPlan, Stack
@@ -103,3 +107,56 @@ def any_plan(deep: Stack, rng: random.Random) -> DeepPlan:
     sizes = [len(ways) for ways in about.ways] + [len(about.inputs[value]) for value in about.graph.inputs]
     some = [[rng.randrange(size) for size in sizes] for _ in range(3)]
     return DeepPlan(deep, rng.choices(some, (8, 1, 1), k=deep.short.layers.count + 1))
+
+
+class Residual(torch.nn.Module):
+    """Blocks between two projections."""
+
+    def __init__(self, layers: int, width: int) -> None:
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(width, width), torch.nn.Linear(width, width)
+        self.up = torch.nn.ModuleList(torch.nn.Linear(width, 4 * width) for _ in range(layers))
+        self.down = torch.nn.ModuleList(torch.nn.Linear(4 * width, width) for _ in range(layers))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for up, down in zip(self.up, self.down):
+            x = x + down(torch.relu(up(x)))
+        return self.last(x).square().mean()
+
+
+def residual_step(layers: int) -> Graph:
+    with torch.device("meta"):
+        net, x = Residual(layers, 96), torch.empty(64, 96)
+    return capture_step(net, x, optimizer=torch.optim.SGD(net.parameters(), lr=0.1)).graph
+
+
+def test_a_step_whose_first_layer_is_simpler() -> None:
+    """More layers are kept at its ends than for most; with too few layers for that it is solved as it is."""
+    graph, axes = residual_step(9), DeviceMesh("d=4")
+    tried = [stack.solve() is not None for stack in _stacks(graph, axes, H100, Asked({}, {}))]
+    assert any(tried)
+    assert best_plan(graph, axes, H100).objective <= Assigner(graph, axes, H100).solve().objective
+    assert len(list(_stacks(residual_step(5), axes, H100, Asked({}, {})))) == 2
+
+
+def test_a_small_stack_within_memory_is_no_worse_than_unfolded() -> None:
+    axes, fitting = DeviceMesh("x=2, y=2"), 0
+    for seed in range(6):
+        graph = sharing_stack(seed, 7)
+        free = best_plan(graph, axes, H100)
+        limit = int(0.8 * held(free.complete))
+        try:
+            found = best_plan(graph, axes, H100, Asked({}, {}, memory=limit), measure=held)
+        except PlanInfeasible:
+            continue
+        fitting += 1
+        whole = best_plan(graph, axes, H100, Asked({}, {}, memory=limit), solver="elimination", measure=held)
+        assert held(found.complete) <= limit
+        assert found.objective <= whole.objective * (1 + OPEN), seed
+        assert max(found.lower_bound, whole.lower_bound) <= min(found.objective, whole.objective), seed
+    assert fitting > 2
+
+
+def held(complete: Complete) -> int:
+    return program_memory(lower(complete), RESIDENT)
