@@ -26,7 +26,7 @@ from .assign import FINE, NEAR, Assigner, Assignment, Extra, Optimum, Terms
 from .chain import solve_chain
 from .compact import Compact, compact
 from .deep import Deep, Inner
-from .demand import Group
+from .demand import Demand, Group
 from .layers import Short
 from .numeric.fold import Mask
 from .numeric.problem import Ints
@@ -52,9 +52,8 @@ class Stack:
     """Equal for variables in the same place of different layers."""
     best: Sequence[Sequence[int]] | None = None
     """The choices that `solve` found; not the plan, which knows this, and such rings are left to the collector."""
-    at: dict[tuple[int, Key], int] = field(default_factory=dict)
-    """Variables by layer and key."""
     _tables: dict[tuple[int, ...], Ints] = field(default_factory=dict)
+    _at: dict[tuple[int, Key], int] | None = None
 
     def __post_init__(self) -> None:
         self.was = {here: there for there, here in self.short.values.items()}
@@ -78,7 +77,14 @@ class Stack:
             for value in values:
                 self.layer.append(self._lower(layers.value_layer(self.was[value])))
                 self.key.append((kind, value_places[self.was[value]]))
-        self.at = {pair: i for i, pair in enumerate(zip(self.layer, self.key)) if pair[0] >= 0}
+        self._at = None
+
+    @property
+    def at(self) -> dict[tuple[int, Key], int]:
+        """Variables by layer and key."""
+        if self._at is None:
+            self._at = {pair: i for i, pair in enumerate(zip(self.layer, self.key)) if pair[0] >= 0}
+        return self._at
 
     @cached_property
     def far(self) -> Mask:
@@ -103,7 +109,8 @@ class Stack:
         costs, parts = list(costs), self._parts(hubs)
         old = {hubs[value]: value for value in parts}
         kept = [edge for edge in edges if edge[0] not in old and edge[1] not in old]
-        rank = {at: float(i) for i, at in enumerate(order)}
+        before: dict[int, list[int]] = {}
+        """Of variables the new ones that come right before."""
         for hub, value in old.items():
             demand, weights = self.assigner.demands[value], self._weights(parts[value])
             prices = demand.routes.least * FINE
@@ -115,20 +122,20 @@ class Stack:
                 if len(groups) > 1:
                     at = len(costs)
                     costs.append(np.zeros(size, np.int64))
-                    kept.append((hub, at, self._shared((size, id(demand.routes), share), prices)))
-                    rank[at] = min([rank[group.variable] for group in groups if group.variable >= 0], default=0) - 0.5
+                    kept.append((hub, at, self._shared(demand, None, share)))
+                    first = next((group.variable for group in groups if group.variable >= 0), hub)
+                    before.setdefault(first, []).append(at)
                     self.layer.append(layer)
                     self.key.append(("part", value))
                     share *= sum(len(group.places) for group in groups) - 1
                 for group in groups:
-                    key = (id(demand.routes), *map(id, group.places), share)
-                    table = self._shared(key, demand.reach(group, prices))
+                    table = self._shared(demand, group, share)
                     if group.variable < 0:
                         costs[at] = costs[at] + table[:, 0]
                     else:
                         kept.append((at, group.variable, table))
-        self.at = {pair: i for i, pair in enumerate(zip(self.layer, self.key)) if pair[0] >= 0}
-        return (costs, kept, hubs), sorted(rank, key=rank.__getitem__)
+        self._at = None
+        return (costs, kept, hubs), [one for at in order for one in (*before.get(at, ()), at)]
 
     def _parts(self, hubs: Iterable[int]) -> dict[int, dict[int, list[Group]]]:
         """Of values of no layer that an inner layer reads: their readers by layer."""
@@ -149,9 +156,14 @@ class Stack:
         inner = len(set(by) - ends) + self.short.out
         return {layer: kinds if layer in ends else kinds * inner for layer in by}
 
-    def _shared(self, key: tuple[int, ...], table: Ints) -> Ints:
-        """A part of a table, as one array for all that are equal; the last of the key says of how many it is one."""
-        return self._tables.setdefault(key, table // key[-1])
+    def _shared(self, demand: Demand, group: Group | None, share: int) -> Ints:
+        """A part of the way from a hub to a reader, or to another hub; one array for all that are equal."""
+        key = (id(demand.routes), *map(id, group.places if group is not None else ()), share)
+        found = self._tables.get(key)
+        if found is None:
+            prices = demand.routes.least * FINE
+            found = self._tables[key] = (prices if group is None else demand.reach(group, prices)) // share
+        return found
 
     def layer_of(self, value: int) -> int:
         """The layer of a value of the short graph."""
