@@ -25,6 +25,8 @@ PAIR = 2_500
 CUBE = 4_000_000
 """The most sums made at once."""
 ROUNDS = 6
+FEW = 12
+"""So few strategies are compared pair by pair right away."""
 SAMPLED = 8
 """So many columns of a table are looked at first."""
 
@@ -103,10 +105,11 @@ class _Once:
         return found
 
     def _useful(self, cost: Ints, tables: Sequence[Ints], each: bool) -> Ints | None:
-        # Most pairs are told apart where the first one looks best, most others by a few columns of each table.
-        may = _may_beat(cost, tables, each)
+        # Of many, most pairs are told apart where the first one looks best, most others by a few columns of each table.
+        few = cost.size <= FEW
+        may = ~np.eye(cost.size, dtype=np.bool_) if few else _may_beat(cost, tables, each)
         first, second = np.nonzero(may)
-        for step in (SAMPLED, 0):
+        for step in (0,) if few else (SAMPLED, 0):
             saved = cost[first] - cost[second]
             for table in tables:
                 some = table[:, :: max(1, table.shape[1] // step)] if step else table
