@@ -93,7 +93,7 @@ class Stack:
         found = np.zeros(layers.places[1], np.bool_)
         for value, demand in enumerate(self.assigner.demands):
             own = layer[demand.decider]
-            if own >= 0 and any(at >= 0 and layer[at] not in (own, -1) for at in demand.readers):
+            if own >= 0 and not {layer[at] for at in demand.readers if at >= 0} <= {own, -1}:
                 found[layers.value_places[self.was[value]]] = True
         return found
 
@@ -178,9 +178,9 @@ class Stack:
         layer, hub = self.layer, set(hubs.values())
         inner = (self.short.low - 1, self.short.low)
         kept: set[int] = set()
-        ends = np.array([edge[:2] for edge in edges])
-        apart = np.flatnonzero(np.diff(np.array(layer)[ends]))
-        for i, j in ends[apart].tolist():
+        ends = np.array([[edge[0] for edge in edges], [edge[1] for edge in edges]], np.int64)
+        mine, theirs = np.array(layer)[ends]
+        for i, j in ends[:, mine != theirs].T.tolist():
             if layer[i] >= 0 and layer[j] >= 0:
                 kept.add(i if i in hub else j if j in hub else i)
             elif layer[i] in inner or layer[j] in inner:
@@ -331,11 +331,11 @@ class DeepPlan:
         return self._once(rows, len(self.graph.values), self._seen)
 
     def _seen(self, value: int) -> Seen:
-        stack, layer = self.stack, self.layers.value_layer(value)
-        small = self.counterpart(value)
+        stack, layer = self.stack, self.layers._value_layer[value]
+        small = stack.short.values_like[value]
         demand = stack.assigner.demands[small]
         own = self.short_layer(layer) if layer >= 0 else -1
-        choice = self.choices[layer]
+        choice, layer_of = self.choices[layer], stack.layer
         source = choice[demand.decider]
         wanted: list[int] = []
         for group in demand.groups:
@@ -343,7 +343,7 @@ class DeepPlan:
             picks: Sequence[int]
             if at < 0:
                 picks = (0,)
-            elif (theirs := stack.layer[at]) == own:
+            elif (theirs := layer_of[at]) == own:
                 picks = (choice[at],)
             elif theirs < 0:
                 picks = (self.choices[-1][at],)
@@ -352,9 +352,10 @@ class DeepPlan:
             else:
                 away = layer + (theirs - own)
                 picks = (self.choices[away][stack.at.get((self.short_layer(away), stack.key[at]), at)],)
-            wanted += [int(place[pick]) for place in group.places for pick in picks]
+            for place in group.places:
+                wanted += [int(place[pick]) for pick in picks]
         settled = 0 if demand.settle is None else int(demand.settle[source])
-        if not demand.count:
+        if not demand.groups and not demand.open:
             return Seen(value, small, settled, {}, -1)
         cost, tree, end = demand.grow(int(demand.made[source]), wanted)
         return Seen(value, small, settled + cost, tree, end)
@@ -395,7 +396,7 @@ class DeepPlan:
             inputs[value] = about.inputs[small][self.choices[layers.value_layer(value)][about.place[small]]]
         ways, which = self.ways
         made = [self._made(variable, way) for variable, way in ways]
-        decisions = tuple([Decision(n, *made[at]) for n, at in enumerate(which.tolist())])
+        decisions = tuple([Decision._make((n, *made[at])) for n, at in enumerate(which.tolist())])
         copies = [self._copies(one) for one in self.seen[0]]
         copied = self.seen[1]
         some = np.flatnonzero(np.array([bool(tree) for tree, _ in copies])[copied])
@@ -434,6 +435,8 @@ class DeepPlan:
         if seen.end < 0:
             return {}, None
         specs = self.stack.assigner.demands[seen.small].routes.specs
+        if not seen.tree:
+            return {}, specs[seen.end]
         return {specs[end]: specs[start] for end, start in seen.tree.items()}, specs[seen.end]
 
 
