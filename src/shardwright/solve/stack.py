@@ -93,8 +93,10 @@ class Stack:
         found = np.zeros(layers.places[1], np.bool_)
         for value, demand in enumerate(self.assigner.demands):
             own = layer[demand.decider]
-            if own >= 0 and not {layer[at] for at in demand.readers if at >= 0} <= {own, -1}:
-                found[layers.value_places[self.was[value]]] = True
+            for group in demand.groups if own >= 0 else ():
+                if group.variable >= 0 and layer[group.variable] not in (own, -1):
+                    found[layers.value_places[self.was[value]]] = True
+                    break
         return found
 
     def spread(self, terms: Terms, order: Sequence[int]) -> tuple[Terms, Sequence[int]]:
@@ -337,6 +339,13 @@ class DeepPlan:
         own = self.short_layer(layer) if layer >= 0 else -1
         choice, layer_of = self.choices[layer], stack.layer
         source = choice[demand.decider]
+        if len(demand.groups) == 1 and not demand.open and demand.settle is None:
+            # Most values: one reader, in the same layer, that wants what there is.
+            at, places = demand.groups[0].variable, demand.groups[0].places
+            if at >= 0 and layer_of[at] == own and len(places) == 1:
+                made = int(demand.made[source])
+                if places[0][choice[at]] == made:
+                    return Seen(value, small, 0, {}, made)
         wanted: list[int] = []
         for group in demand.groups:
             at = group.variable
