@@ -1,7 +1,8 @@
 """`best_plan`: the planner's front door.
 
-A deep stack of equal layers is solved by its short one, everything else as it is.  With a limit of memory the plan
-without one is tried first; if it is too large, prices on bytes are searched for (`within`).
+A deep stack of equal layers is solved by its short one, everything else as it is; a small stack whose plan is not
+proven to be the best is solved both ways.  With a limit of memory the plan without one is tried first; if it is too
+large, prices on bytes are searched for (`within`).
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from time import monotonic
 
 from ..cost.machine import Hardware
+from ..errors import PlanInfeasible
 from ..ir.graph import Graph
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
@@ -78,7 +81,8 @@ def _best_plan(
             continue
         small = stack.size <= POLISH
         if found.gap > NEAR and small:
-            found = _better(found, assigner_of(graph, mesh, hardware, asked).solve(solver, _left(time_limit, began)))
+            about, limit = assigner_of(graph, mesh, hardware, asked), _left(time_limit, began)
+            found = _better(found, partial(about.solve, solver, limit))
         if asked.memory is None or measure is None or measure(found.complete) <= asked.memory:
             return found
         limit = _left(time_limit, began)
@@ -86,8 +90,8 @@ def _best_plan(
         if tight is None:
             continue
         if tight.gap > OPEN and small:
-            about = assigner_of(graph, mesh, hardware, asked)
-            tight = _better(tight, _fitted(graph, about, asked, solver, _left(time_limit, began), measure))
+            about, limit = assigner_of(graph, mesh, hardware, asked), _left(time_limit, began)
+            tight = _better(tight, partial(_fitted, graph, about, asked, solver, limit, measure))
         return _no_better_than(tight, found)
     about = assigner_of(graph, mesh, hardware, asked)
     free = about.solve(solver, time_limit)
@@ -106,8 +110,12 @@ def _fitted(
     return found
 
 
-def _better(folded: Assignment, whole: Assignment) -> Assignment:
-    """Where a stack's plan is not proven to be the best, a small graph is solved as it is, too: what both know."""
+def _better(folded: Assignment, unfolded: Callable[[], Assignment]) -> Assignment:
+    """What a stack's plan and one of the graph as it is know together."""
+    try:
+        whole = unfolded()
+    except PlanInfeasible:  # a search within memory may miss what there is
+        return folded
     best = min(folded, whole, key=lambda one: one.objective)
     bound = min(max(folded.lower_bound, whole.lower_bound), best.objective)
     return replace(best, lower_bound=bound, seconds=folded.seconds + whole.seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,8 +14,8 @@ from shardwright.errors import PlanInfeasible
 from shardwright.frontends.torch import capture_step
 from shardwright.lower import lower
 from shardwright.propagate.complete import Complete
-from shardwright.solve.assign import FINE, NEAR, Assigner, Terms
-from shardwright.solve.best import OPEN, Asked, _stacks, best_plan
+from shardwright.solve.assign import FINE, NEAR, Assigner, Assignment, Terms
+from shardwright.solve.best import OPEN, Asked, _better, _stacks, best_plan
 from shardwright.solve.layers import find_layers
 from shardwright.solve.numeric.problem import Ints
 from shardwright.solve.stack import DeepPlan, Stack
@@ -156,6 +157,16 @@ def test_a_small_stack_within_memory_is_no_worse_than_unfolded() -> None:
         assert found.objective <= whole.objective * (1 + OPEN), seed
         assert max(found.lower_bound, whole.lower_bound) <= min(found.objective, whole.objective), seed
     assert fitting > 2
+
+
+def test_what_a_stack_finds_is_kept_where_the_other_search_finds_nothing() -> None:
+    found = best_plan(sharing_stack(0, 6), DeviceMesh("d=2"), H100)
+
+    def nothing() -> Assignment:
+        raise PlanInfeasible("no plan fits")
+
+    assert _better(found, nothing) is found
+    assert _better(replace(found, objective=found.objective + 5), lambda: found).objective == found.objective
 
 
 def held(complete: Complete) -> int:
