@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable
 
 from shardwright import DeviceMesh, Graph, GraphBuilder, ShardingSpec, run_hierarchical_propagation_pass
-from shardwright.propagate import rule_of
+from shardwright.propagation import rule_of
 from shardwright.rules.registry import _by_signature
-from shardwright.spec.reshard import clear_cache, reshard, reshard_table
+from shardwright.spec.resharding.steps import clear_cache, reshard, reshard_table
 
 
 def stack_of_blocks(nodes: int, vary: bool) -> Graph:

@@ -34,9 +34,9 @@ def oracle(op: str, world: int) -> tuple[float, int, int]:
     """CPU seconds, combinations and valid ones of ours, on the same samples."""
     import torch
 
-    from shardwright.discover.check import check
-    from shardwright.discover.torch_ops import sample_of, torch_operator
-    from shardwright.discover.torch_samples import opinfos_named
+    from shardwright.discover.oracle import check
+    from shardwright.discover.torch.ops import sample_of, torch_operator
+    from shardwright.discover.torch.samples import opinfos_named
 
     operator = torch_operator(f"torch.{op}")
     samples = [
@@ -70,7 +70,7 @@ def main() -> None:
     print(f"ratio {100 * ours / theirs:.2f}%   goal: 1% at most")
     if asked.all:
         from shardwright.discover.everything import discover_all, summary_text
-        from shardwright.discover.torch_samples import opinfo_names
+        from shardwright.discover.torch.samples import opinfo_names
 
         verdicts = discover_all(opinfo_names(), jobs=asked.jobs)
         print(summary_text(verdicts))

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from shardwright.errors import PlanInfeasible
-from shardwright.solve.numeric import SOLVERS, Progress, read, solve
+from shardwright.optimize import SOLVERS, Progress, read, solve
 
 FORBIDDEN = 10**18
 

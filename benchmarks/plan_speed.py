@@ -32,8 +32,8 @@ from shardwright.cost import RESIDENT, Hardware, hardware_of, program_cost, prog
 from shardwright.frontends.torch import capture_step
 from shardwright.ir.graph import Graph
 from shardwright.lower import lower
-from shardwright.propagate.complete import Complete
-from shardwright.solve.best import Asked, best_plan
+from shardwright.propagation.complete import Complete
+from shardwright.solve.planner import Asked, best_plan
 
 CASES: list[tuple[int, str, float | None]] = [
     (1, "d=8", None), (1, "x=4,y=8", None), (1, "x=2,y=4,z=8", None),

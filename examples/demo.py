@@ -8,8 +8,8 @@ import numpy as np
 
 import shardwright as sw
 from shardwright import DeviceMesh, P, ShardingSpec
-from shardwright.propagate import Projection, rule_of
-from shardwright.verify import check_identity, check_structure
+from shardwright.proof import check_identity, check_structure
+from shardwright.propagation import Projection, rule_of
 
 MESH = DeviceMesh("dp=2, tp=4")
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shardwright.spec.chunks import nested_chunk
 from shardwright.spec.mesh import DeviceMesh
-from shardwright.spec.reshard import Step, permute_sources
+from shardwright.spec.resharding.steps import Step, permute_sources
 from shardwright.spec.sharding import ShardingSpec
 
 Array = NDArray[np.float64]

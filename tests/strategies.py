@@ -11,12 +11,12 @@ import numpy as np
 from hypothesis import strategies as st
 
 from shardwright.ir.graph import Graph, GraphBuilder, Node, Source, TensorType
-from shardwright.propagate.engine import OpView
+from shardwright.propagation.engine import OpView
 from shardwright.spec.axes import AxisRef
 from shardwright.spec.collective import REDUCTIONS
 from shardwright.spec.factors import FactorSharding
 from shardwright.spec.mesh import DeviceMesh
-from shardwright.spec.record import Flow
+from shardwright.spec.op_record import Flow
 from shardwright.spec.rule import (
     ELLIPSIS,
     FLAG_WORDS,

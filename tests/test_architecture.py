@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 SRC = ROOT / "src" / "shardwright"
 MODULES = sorted(SRC.rglob("*.py"))
 ROOMS = sorted({path.parent for path in MODULES})
-MIDDLE = ("spec", "ir", "rules", "propagate", "cost", "plan", "solve", "lower", "report")
+MIDDLE = ("spec", "ir", "rules", "propagation", "cost", "optimize", "plans", "solve", "lower", "report")
 """Rooms that know no framework."""
 HEAVY = ("torch", "jax", "highspy", "rich")
 
@@ -40,7 +40,7 @@ def code_of(path: Path) -> str:
 
 def test_there_is_something_to_check() -> None:
     assert len(MODULES) > 20
-    assert {"spec", "ir", "rules", "propagate"} <= {room.name for room in ROOMS}
+    assert {"spec", "ir", "rules", "propagation"} <= {room.name for room in ROOMS}
 
 
 # -- sizes and docstrings -------------------------------------------------------------------------------
@@ -58,9 +58,9 @@ def test_every_module_says_what_it_is(path: Path) -> None:
 
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
 def test_every_room_explains_itself(room: Path) -> None:
-    """Idea, component map, how to extend: that takes more than a line.  The house itself may be brief."""
+    """Idea, component map, how to extend: that takes more than a line.  The house and rooms in rooms may be brief."""
     text = ast.get_docstring(ast.parse((room / "__init__.py").read_text(encoding="utf-8"))) or ""
-    assert len(text.split()) >= (20 if room == SRC else 40)
+    assert len(text.split()) >= (40 if room.parent == SRC else 20)
 
 
 @pytest.mark.parametrize("room", [room for room in ROOMS if room != SRC], ids=lambda room: room.name)
@@ -109,7 +109,7 @@ def imported_by(*modules: str) -> set[str]:
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize("module", ["shardwright", "shardwright.spec", "shardwright.ir", "shardwright.propagate"])
+@pytest.mark.parametrize("module", ["shardwright", "shardwright.spec", "shardwright.ir", "shardwright.propagation"])
 def test_importing_is_light(module: str) -> None:
     assert imported_by(module).isdisjoint(HEAVY)
 

@@ -15,7 +15,7 @@ import pytest
 
 from shardwright.errors import ShardwrightError, near_misses
 from shardwright.ir.graph import Graph, GraphBuilder
-from shardwright.propagate.engine import run_hierarchical_propagation_pass
+from shardwright.propagation.engine import run_hierarchical_propagation_pass
 from shardwright.rules import lookup, sharding_rule
 from shardwright.rules import rule as write_rule
 from shardwright.spec.collective import collective_bytes

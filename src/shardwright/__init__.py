@@ -37,7 +37,7 @@ from .errors import (
 )
 from .frontends.numpy import ShapeDtype, trace
 from .ir import Graph, GraphBuilder, Program
-from .propagate.engine import propagate_sharding, run_hierarchical_propagation_pass
+from .propagation.engine import propagate_sharding, run_hierarchical_propagation_pass
 from .rules import GraphExtractor, rule, sharding_rule
 from .solve import SimpleSolver
 from .spec import (
@@ -49,8 +49,8 @@ from .spec import (
     ShardingSpec,
     compute_global_shape,
     needs_reshard,
-    reshard,
 )
+from .spec.resharding import steps as reshard
 
 # Last, since importing the room of that name would bind the name to it.
 from .api.compile import propagate  # isort: skip

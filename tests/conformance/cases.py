@@ -15,10 +15,10 @@ from shardwright.frontends.numpy.trees import flatten
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.program import Local, Program
 from shardwright.lower import lower
-from shardwright.propagate import rule_of
-from shardwright.propagate.choices import legal_axes
-from shardwright.propagate.complete import complete
-from shardwright.propagate.engine import OpView
+from shardwright.propagation import rule_of
+from shardwright.propagation.choices import legal_axes
+from shardwright.propagation.complete import complete
+from shardwright.propagation.engine import OpView
 from shardwright.run import VirtualEngine, assemble, scatter
 from shardwright.spec.axes import Axes
 from shardwright.spec.mesh import DeviceMesh

@@ -21,7 +21,7 @@ from meshes import GRID, LINE, SIZES
 from shardwright.frontends.numpy.samples import ALL, NUMBERS, Sample, arguments
 from shardwright.ir.graph import GraphBuilder, TensorType
 from shardwright.ir.program import Program
-from shardwright.propagate import rule_of
+from shardwright.propagation import rule_of
 from shardwright.run import NumpyArrays, VirtualEngine, scatter
 from shardwright.spec.rule import OpShardingRule
 from shardwright.spec.sharding import ShardingSpec

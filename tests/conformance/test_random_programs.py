@@ -7,8 +7,8 @@ import pytest
 from drawn_programs import MESHES, draw_program, draw_specs
 
 from shardwright.api import shard_map
+from shardwright.proof import check_identity, check_structure
 from shardwright.spec.mesh import DeviceMesh
-from shardwright.verify import check_identity, check_structure
 
 BATCH = 25
 

@@ -12,12 +12,12 @@ from vectors import Function
 from shardwright.ir.core import CONSTRAINT
 from shardwright.ir.graph import Graph, Node
 from shardwright.lower import lower
-from shardwright.propagate.complete import Complete, complete
-from shardwright.propagate.engine import OpView
+from shardwright.propagation.complete import Complete, complete
+from shardwright.propagation.engine import OpView
 from shardwright.rules.registry import sharding_rule
 from shardwright.spec.collective import collective_bytes
 from shardwright.spec.mesh import DeviceMesh
-from shardwright.spec.reshard import reshard_bytes
+from shardwright.spec.resharding.steps import reshard_bytes
 from shardwright.spec.sharding import Shape, ShardingSpec
 
 _AXIS = re.compile(r'"(\w+)"(:\(\d+\)\d+)?')

@@ -9,9 +9,9 @@ from math import prod
 from typing import Any
 
 from shardwright.ir.core import CONSTRAINT
-from shardwright.propagate.engine import OpView
-from shardwright.propagate.factors import Direction
-from shardwright.spec.record import Flow
+from shardwright.propagation.engine import OpView
+from shardwright.propagation.factors import Direction
+from shardwright.spec.op_record import Flow
 from shardwright.spec.rule import Factor, OpShardingRule, factor_name
 
 Shapes = list[tuple[int, ...]]

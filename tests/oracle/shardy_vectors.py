@@ -32,12 +32,12 @@ from shardwright.errors import ShardwrightError
 from shardwright.ir.core import CONSTANT, CONSTRAINT
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.rewrite import split_constants
-from shardwright.propagate.constraints import apply_constraints, join_groups
-from shardwright.propagate.engine import OpView, Propagated, run_hierarchical_propagation_pass
-from shardwright.propagate.factors import aggressive, basic
+from shardwright.propagation.constraints import apply_constraints, join_groups
+from shardwright.propagation.engine import OpView, Propagated, run_hierarchical_propagation_pass
+from shardwright.propagation.factors import aggressive, basic
 from shardwright.rules.registry import sharding_rule
 from shardwright.spec.mesh import DeviceMesh
-from shardwright.spec.reshard import reshard
+from shardwright.spec.resharding.steps import reshard
 from shardwright.spec.sharding import P, ShardingSpec
 
 Spec = ShardingSpec | None

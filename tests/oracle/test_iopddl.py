@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardwright.solve.numeric import read, reduce, solve
+from shardwright.optimize import presolve as reduce
+from shardwright.optimize import read, solve
 
 ROOT = Path(__file__).parents[2]
 FULL = ROOT.parent / "shared" / "iopddl"

@@ -28,7 +28,7 @@ from vectors import Function
 from shardwright.ir.core import CONSTRAINT
 from shardwright.ir.graph import Node
 from shardwright.lower import lower
-from shardwright.propagate.project import project
+from shardwright.propagation.project import project
 from shardwright.spec.axes import Axes
 from shardwright.spec.factors import FactorSharding
 from shardwright.spec.mesh import DeviceMesh

@@ -9,8 +9,8 @@ from shardwright import DeviceMesh, FactorSharding, Graph, Program, ShardingSpec
 from shardwright.cost import H100, communication_cost, compute_cost, memory_cost, program_cost, program_memory
 from shardwright.ir.graph import TensorType
 from shardwright.lower import lower
-from shardwright.propagate import rule_of, run_hierarchical_propagation_pass
-from shardwright.propagate.complete import complete
+from shardwright.propagation import rule_of, run_hierarchical_propagation_pass
+from shardwright.propagation.complete import complete
 from shardwright.rules import lookup
 from shardwright.spec.rule import OpShardingRule
 

@@ -13,12 +13,12 @@ from time import monotonic
 
 from ..errors import PlanInfeasible
 from ..ir.graph import Graph
-from ..propagate.complete import Complete, Decision
-from ..solve.problem import Problem as SimpleProblem
-from ..solve.simple import MOST_ITERATIONS
-from ..solve.space import Way
-from ..solve.strategies import DATA, MODEL, Strategy, describe
-from ..solve.trial import Trial
+from ..propagation.complete import Complete, Decision
+from ..solve.simple.problem import Problem as SimpleProblem
+from ..solve.simple.solver import MOST_ITERATIONS
+from ..solve.simple.strategies import DATA, MODEL, Strategy, describe
+from ..solve.simple.trial import Trial
+from ..solve.strategies import Way
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
 from .arguments import mesh_of

@@ -16,8 +16,8 @@ from ..ir.core import CONSTRAINT
 from ..ir.graph import Graph
 from ..ir.program import Program
 from ..lower import lower
-from ..propagate import Propagated, apply_constraints, rule_of, run_hierarchical_propagation_pass
-from ..propagate.complete import Complete, complete
+from ..propagation import Propagated, apply_constraints, rule_of, run_hierarchical_propagation_pass
+from ..propagation.complete import Complete, complete
 from ..spec.axes import Axes
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
@@ -59,7 +59,7 @@ class Learning:
         """Look at the ops of a program; notes about what was found."""
         if not self.learn and self.rule_book is None:
             return ()
-        from .learn import learn_ops
+        from ..discover.on_demand.learn import learn_ops
 
         return learn_ops(graph, self.rule_book, self.learn)
 

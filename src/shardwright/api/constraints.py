@@ -21,8 +21,8 @@ from typing import Any
 from ..errors import ShardwrightError, SpecError, near_misses
 from ..ir.graph import Graph
 from ..ir.program import Program
-from ..plan import Wish, amount_text, read_bytes
-from ..propagate.complete import Complete
+from ..plans import Wish, amount_text, read_bytes
+from ..propagation.complete import Complete
 from ..spec.axes import AxisRef, is_prefix
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec

@@ -11,14 +11,14 @@ from ..errors import GraphError, PlanInfeasible, near_misses
 from ..ir.core import CONSTRAINT
 from ..ir.graph import Graph
 from ..ir.program import Program
-from ..plan import duration, table
-from ..propagate.complete import Complete
+from ..plans import duration, table
+from ..propagation.complete import Complete
 from ..solve.alternatives import Alternatives
-from ..solve.assign import Assigner
-from ..solve.best import without_collecting
-from ..solve.layers import find_layers
+from ..solve.model import Assigner
+from ..solve.planner import without_collecting
+from ..solve.repeated.layers import find_layers
 from ..spec.axes import axes_text
-from ..spec.reshard import reshard_bytes
+from ..spec.resharding.steps import reshard_bytes
 from ..spec.sharding import ShardingSpec
 from .problem import Candidate, Problem, held_by
 

@@ -14,7 +14,7 @@ from math import comb
 from time import monotonic
 
 from ..errors import PlanInfeasible
-from ..plan import amount_text, duration
+from ..plans import amount_text, duration
 from .constraints import Terms, Word, terms_of
 from .problem import Problem, Solved
 

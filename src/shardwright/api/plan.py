@@ -19,9 +19,10 @@ from ..errors import GraphError, PlanInfeasible, ShardwrightError, SpecError
 from ..ir.digest import program_hash
 from ..ir.graph import Graph
 from ..lower import lower
-from ..plan import NodePlan, Plan, PlanCost, Wish, amount_text, duration, gibibytes, table
-from ..propagate import rule_of
-from ..propagate.complete import Complete, Decision
+from ..plans import NodePlan, Plan, PlanCost, Wish, amount_text, duration, gibibytes, table
+from ..propagation import rule_of
+from ..propagation.complete import Complete, Decision
+from ..solve.recipes import RECIPES
 from ..spec.axes import Axes, axes_text
 from ..spec.mesh import DeviceMesh
 from ..spec.rule import OpShardingRule
@@ -30,7 +31,6 @@ from .arguments import check_call, check_name, check_path, check_time_limit
 from .compile import Learning
 from .planned import Planned
 from .problem import Candidate, Problem, Solved, check_solver
-from .recipes import RECIPES
 
 
 def plan(

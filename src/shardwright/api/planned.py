@@ -9,8 +9,8 @@ from ..errors import GraphError
 from ..frontends.numpy import Traced, prepare
 from ..frontends.numpy.trees import unflatten
 from ..ir.program import Collective, Program
-from ..plan import Plan, duration, gibibytes
-from ..propagate.complete import Complete
+from ..plans import Plan, duration, gibibytes
+from ..propagation.complete import Complete
 from ..run import VirtualEngine, assemble, scatter
 from ..spec.axes import axes_text
 from .problem import Candidate, Problem

@@ -19,18 +19,18 @@ from ..frontends.numpy.trees import flatten
 from ..ir.graph import Graph
 from ..ir.program import Program
 from ..lower import lower
-from ..plan import PlanCost, Wish, duration
-from ..propagate import apply_constraints
-from ..propagate.complete import Complete
-from ..solve.assign import Assigner, Assignment
-from ..solve.best import Asked, assigner_of, best_plan
-from ..solve.numeric.solvers import SOLVERS
+from ..optimize.solvers import SOLVERS
+from ..plans import PlanCost, Wish, duration
+from ..propagation import apply_constraints
+from ..propagation.complete import Complete
+from ..solve.model import Assigner, Assignment
+from ..solve.planner import Asked, assigner_of, best_plan
+from ..solve.recipes import DISTINCT, recipe_layout
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
 from .arguments import check_name, mesh_of
-from .compile import bind_specs, compile_graph, read_constraints, simple_complete
+from .compile import Said, bind_specs, compile_graph, read_constraints, simple_complete
 from .constraints import Terms, Word, admits, broken, is_open, memory_word, read_words, splits, terms_of, wishes_of
-from .recipes import DISTINCT, recipe_said
 from .shard_map import in_specs_by_position, spread, uses_torch
 
 SIMPLE = "simple"
@@ -232,7 +232,8 @@ class Problem:
         return Candidate(name, replace(complete, notes=program.notes), program, cost, peak, tuple(lost))
 
     def by_recipe(self, name: str) -> Candidate:
-        said = recipe_said(name, self.graph, self.mesh, self.terms.pins, self.terms.outs)
+        layout = recipe_layout(name, self.graph, self.mesh)
+        said = Said({**layout.values, **self.terms.pins}, self.terms.outs, layout.forced)
         return self.candidate(name, compile_graph(self.graph, self.mesh, said).complete)
 
     def by_simple(self) -> Candidate:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from ..ir.program import Instr, Program
 from ..rules.registry import find
 from ..spec.axes import axes_text
-from ..spec.record import slots_of
+from ..spec.op_record import slots_of
 
 Key = tuple[str, str, str, str]
 

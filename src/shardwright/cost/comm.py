@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from ..errors import SpecError, near_misses
 from ..spec.axes import AxisRef, axes_size
 from ..spec.collective import COLLECTIVES, collective_bytes
-from ..spec.reshard import Step
+from ..spec.resharding.steps import Step
 from .links import AlphaBetaLink, trips
 from .machine import Hardware
 

@@ -20,7 +20,7 @@ from ..errors import RuleError, near_misses
 from ..ir.graph import TensorType
 from ..spec.axes import Axes, AxisRef
 from ..spec.chunks import padded_size
-from ..spec.record import OpRecord
+from ..spec.op_record import OpRecord
 from ..spec.rule import Mapped, OpShardingRule
 from ..spec.sharding import ShardingSpec
 from .links import PS

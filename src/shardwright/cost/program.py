@@ -12,7 +12,7 @@ from ..ir.graph import Graph
 from ..ir.program import Instr, Program
 from ..rules.registry import find
 from ..spec.axes import axes_text
-from ..spec.record import slots_of
+from ..spec.op_record import slots_of
 from .comm import sent_cost
 from .compute import ARITHMETIC, cost_class, factor_axes, local_sizes, op_time, operations
 from .machine import NO_OVERLAP, Hardware

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .check import Oracle
 from .encode import ENCODINGS, assemble, same, split
 from .operator import Array, Operator, Sample
+from .oracle import Oracle
 from .placement import KINDS, Placement, R
 from .table import Inputs, Table, folded
 

@@ -129,7 +129,7 @@ def _warm() -> None:
     """Load what every child needs before forking; threads do not survive a fork, and small tensors want none."""
     import torch
 
-    from .torch_samples import opinfo_available
+    from .torch.samples import opinfo_available
 
     torch.set_num_threads(1)
     opinfo_available()

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from ..errors import DiscoverError
-from .adversarial import redraw, shuffled
 from .analyse import category, factor_line, properties, varying
 from .cases import dim_arguments
-from .check import MOST_COMBINATIONS, NO_EVEN_SHARDS, WORLDS, check
 from .confirm import confirm
-from .inputs import Generator, generator_named, generators_for, standard_generators
+from .inputs.adversarial import redraw, shuffled
+from .inputs.registry import Generator, generator_named, generators_for, standard_generators
 from .operator import Argument, Array, NumpyLibrary, Operator, Sample, Slot
+from .oracle import MOST_COMBINATIONS, NO_EVEN_SHARDS, WORLDS, check
 from .statement import Statement
 from .synthesize import synthesize
 from .table import Table, folded
@@ -49,8 +49,8 @@ def discover(target: object, effort: Effort = THOROUGH) -> list[Statement]:
 
     A function that makes several ATen calls is studied as it stands.
     """
-    from .torch_ops import torch_operator
-    from .torch_samples import samples_of
+    from .torch.ops import torch_operator
+    from .torch.samples import samples_of
 
     operator = torch_operator(target)
     return _studied(operator, samples_of(operator, effort.samples), effort)
@@ -58,13 +58,13 @@ def discover(target: object, effort: Effort = THOROUGH) -> list[Statement]:
 
 def discover_entry(name: str, effort: Effort = QUICK) -> list[Statement]:
     """The same for an entry of PyTorch's OpInfo database, variants such as ``div.floor_rounding`` included."""
-    from .torch_samples import opinfo_operator, samples_from_opinfo
+    from .torch.samples import opinfo_operator, samples_from_opinfo
 
     return _studied(opinfo_operator(name), samples_from_opinfo(name, limit=effort.samples), effort)
 
 
 def _studied(operator: Operator, samples: Sequence[Sample], effort: Effort) -> list[Statement]:
-    from .torch_ops import resolved, study_of
+    from .torch.ops import resolved, study_of
 
     made = [study_of(operator, sample) for sample in samples] if not operator.overload else []
     groups: dict[str, tuple[Operator, list[Sample]]] = {}
@@ -187,7 +187,7 @@ def operator_of(op: Callable[..., Any] | str, op_name: str = "") -> Operator:
     if isinstance(op, np.ufunc) or module.split(".")[0] == "numpy":
         assert callable(op)
         return Operator(op_name or f"numpy.{op.__name__}", op, NumpyLibrary(), _python_arguments(op))
-    from .torch_ops import torch_operator
+    from .torch.ops import torch_operator
 
     return replace(torch_operator(op), name=op_name) if op_name else torch_operator(op)
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 
 from ..ir.graph import Attrs, Graph, Node, Operand, TensorType
 from ..ir.program import Instr, Local, Program, check_program
-from ..propagate.complete import Complete, Decision, held_by_caller
+from ..propagation.complete import Complete, Decision, held_by_caller
 from ..spec.axes import Axes
-from ..spec.hops import steps_to
-from ..spec.reshard import Step
+from ..spec.resharding.single_steps import steps_to
+from ..spec.resharding.steps import Step
 from ..spec.sharding import ShardingSpec, sort_partial
 from .forms import FORMS, FormContext
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..ir.core import CONSTANT
-from ..spec.record import Call
+from ..spec.op_record import Call
 from ..spec.rule import factor_name
 from .dims import ANY, write
 from .registry import rule

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..errors import RuleError
-from ..spec.record import Call
+from ..spec.op_record import Call
 from ..spec.rule import factor_name
 
 ANY = "P(any) -> P(any)"

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ..errors import RuleError
-from ..spec.record import Call, RuleText
+from ..spec.op_record import Call, RuleText
 from ..spec.rule import factor_name
 from .dims import ANY, broadcast, dim_of, dims_of, ints_of, per_dim, same_dims, write
 from .registry import rule

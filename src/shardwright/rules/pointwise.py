@@ -6,7 +6,7 @@ minima, decreasing ones exchange the two.
 
 from __future__ import annotations
 
-from ..spec.record import Flow
+from ..spec.op_record import Flow
 from .registry import rule
 
 # Pending reductions that pass, by what is known of the function.

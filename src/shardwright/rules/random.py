@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..spec.record import Call, Flow
+from ..spec.op_record import Call, Flow
 from ..spec.rule import factor_name
 from .dims import write
 from .registry import rule

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..errors import RuleError
-from ..spec.record import Call, RuleText
+from ..spec.op_record import Call, RuleText
 from ..spec.rule import factor_name
 from .registry import rule
 

@@ -21,7 +21,7 @@ from typing import Any, TypeVar, overload
 
 from ..errors import RuleError, ShardwrightError, UnknownOpError, near_misses
 from ..ir.graph import Attrs, Graph, Node, TensorType
-from ..spec.record import Call, Flow, OpFacts, OpRecord, RuleText, Translation, slots_of
+from ..spec.op_record import Call, Flow, OpFacts, OpRecord, RuleText, Translation, slots_of
 from ..spec.rule import OpShardingRule, RulePattern, Transfer
 
 ENTRY_POINTS = "shardwright.rules"

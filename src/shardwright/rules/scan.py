@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..spec.record import Call
+from ..spec.op_record import Call
 from ..spec.rule import factor_name
 from .dims import LINEAR, dim_of, same_dims, write
 from .registry import rule

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..errors import RuleError
-from ..spec.record import Call, Flow, RuleText
+from ..spec.op_record import Call, Flow, RuleText
 from ..spec.rule import OpShardingRule, factor_name
 from .dims import LINEAR, dim_of, dims_of, ints_of, per_dim, same_dims, write
 from .registry import rule

@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import gcd, lcm
 
 from ..errors import RuleError
-from ..spec.record import Call, Flow
+from ..spec.op_record import Call, Flow
 from ..spec.rule import Factor, OpShardingRule, Transfer, factor_name
 from ..spec.sharding import Shape
 from .dims import ANY, write

@@ -22,7 +22,7 @@ from ..spec.axes import AxisRef, axes_text
 from ..spec.chunks import nested_chunk
 from ..spec.collective import collective_bytes
 from ..spec.mesh import DeviceMesh
-from ..spec.reshard import permute_sources
+from ..spec.resharding.steps import permute_sources
 from ..spec.sharding import ShardingSpec
 from .arrays import NumpyArrays
 from .engine import Arrays

@@ -17,14 +17,14 @@ from time import monotonic
 import numpy as np
 
 from ..errors import PlanInfeasible
+from ..optimize import Progress
+from ..optimize.compact import compact
+from ..optimize.core import SLOW, SWEEPS, lots_of, solve_core
+from ..optimize.narrow import narrow
 from ..spec.sharding import ShardingSpec
-from .assign import FINE, POLISH, Assigner, Assignment, Extra, Optimum
-from .compact import compact
-from .numeric import Progress
-from .numeric.narrow import narrow
+from .model import FINE, POLISH, Assigner, Assignment, Extra, Optimum
 from .routes import TOO_DEAR
 from .tighten import tighten
-from .window import SLOW, SWEEPS, lots_of, solve_core
 
 ROOMS = (1e-3, 1e-2)
 """As parts of the bound: how far beyond it plans are looked for, one after the other, before all are."""

@@ -7,7 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .assign import Assigner
+    from .model import Assigner
 
 PAIRS = 400
 """Pairs with more combinations than this are not tried."""

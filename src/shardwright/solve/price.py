@@ -14,12 +14,12 @@ from ..cost.machine import Hardware
 from ..cost.memory import local_bytes
 from ..cost.program import ProgramCost
 from ..ir.graph import Graph, Node, TensorType
-from ..propagate.complete import Complete, Decision, held_by_caller
-from ..propagate.parts import complete_parts, in_parts, parts_of
+from ..propagation.complete import Complete, Decision, held_by_caller
+from ..propagation.parts import complete_parts, in_parts, parts_of
 from ..rules.registry import find
 from ..spec.axes import Axes
-from ..spec.hops import steps_to
-from ..spec.reshard import Step
+from ..spec.resharding.single_steps import steps_to
+from ..spec.resharding.steps import Step
 from ..spec.rule import OpShardingRule
 from ..spec.sharding import ShardingSpec, sort_partial
 

@@ -18,12 +18,12 @@ import numpy.typing as npt
 from ..cost.comm import sent_cost
 from ..cost.machine import Hardware
 from ..ir.graph import TensorType
+from ..optimize.problem import Ints
 from ..spec.axes import axes_size
-from ..spec.hops import Hops, steps_to
 from ..spec.mesh import DeviceMesh
-from ..spec.reshard import Step, reshard
+from ..spec.resharding.single_steps import Hops, steps_to
+from ..spec.resharding.steps import Step, reshard
 from ..spec.sharding import ShardingSpec
-from .numeric.problem import Ints
 
 Bools = npt.NDArray[np.bool_]
 TOO_DEAR = 10**15

@@ -14,7 +14,7 @@ import numpy as np
 from ..cost.memory import local_bytes
 
 if TYPE_CHECKING:
-    from .assign import Assigner
+    from .model import Assigner
 
 
 def tighten(assigner: Assigner, choice: Sequence[int]) -> list[int]:

@@ -27,8 +27,8 @@ To extend: a new way to write a sharding goes into `interop.read_spec`; a new st
 from .axes import AxisRef
 from .factors import FactorSharding
 from .mesh import DeviceMesh
-from .record import Call, Flow, OpRecord
-from .reshard import Step, reshard, reshard_bytes, reshard_table
+from .op_record import Call, Flow, OpRecord
+from .resharding.steps import Step, reshard, reshard_bytes, reshard_table
 from .rule import OpShardingRule, RulePattern
 from .sharding import DimSpec, P, ShardingSpec, compute_global_shape, needs_reshard
 

@@ -9,9 +9,9 @@ import shardwright as sw
 from shardwright.api import explain
 from shardwright.api.explain import homes_of
 from shardwright.errors import PlanInfeasible
+from shardwright.proof import check_structure
 from shardwright.solve import alternatives
 from shardwright.solve.alternatives import Alternatives
-from shardwright.verify import check_structure
 
 
 def mlp(x, w1, w2):

@@ -10,7 +10,7 @@ import pytest
 
 import shardwright as sw
 from shardwright.errors import GraphError, MeshError, ShardwrightError, SpecError, TraceError
-from shardwright.verify import check_structure
+from shardwright.proof import check_structure
 
 
 def fn(x, w):

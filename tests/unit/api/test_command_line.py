@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from shardwright.cli.group.group import main
 
-from shardwright.cli import main
-from shardwright.plan import Plan
+from shardwright.plans import Plan
 
 PROGRAM = """
 import numpy as np
@@ -80,7 +80,7 @@ def test_help_says_what_a_program_is(verb, tmp_path):
 @pytest.mark.parametrize("command", [["plan"], ["calibrate"]])
 def test_files_that_cannot_be_written(command, where, tmp_path, monkeypatch):
     """Said before any work is done, as other errors of the user are."""
-    monkeypatch.setattr("shardwright.cli_plan.load_program", None)
+    monkeypatch.setattr("shardwright.cli.planning.load_program", None)
     option = "--json" if command == ["plan"] else "--out"
     words = [where, "--mesh", "d=8"] if command == ["plan"] else []
     for path, said in ((tmp_path / "no" / "plan.json", "there is no folder"), (tmp_path, "is a folder")):

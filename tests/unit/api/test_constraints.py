@@ -10,9 +10,9 @@ import pytest
 import shardwright as sw
 from shardwright.api.constraints import splits
 from shardwright.api.problem import Problem
-from shardwright.api.recipes import RECIPES
 from shardwright.errors import MeshError, PlanInfeasible, SpecError
-from shardwright.verify import check_identity, check_structure
+from shardwright.proof import check_identity, check_structure
+from shardwright.solve.recipes import RECIPES
 
 MESH = "dp=2, tp=4"
 

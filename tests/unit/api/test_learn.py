@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import shardwright as sw
-from shardwright.api import learn as learning
-from shardwright.api import study
+from shardwright.discover.on_demand import learn as learning
+from shardwright.discover.on_demand import study
 from shardwright.errors import ShardwrightError
 from shardwright.frontends.numpy import kernels
 from shardwright.frontends.numpy.emit import node
+from shardwright.proof import check_identity, check_structure
 from shardwright.rules import registry
-from shardwright.verify import check_identity, check_structure
 
 torch = pytest.importorskip("torch")
 

@@ -17,8 +17,8 @@ torch = pytest.importorskip("torch")
 import shardwright as sw  # noqa: E402
 import torch_zoo as zoo  # noqa: E402
 from shardwright.api import torch_plans  # noqa: E402
-from shardwright.api.recipes import DISTINCT, RECIPES  # noqa: E402
 from shardwright.errors import ShardwrightError  # noqa: E402
+from shardwright.solve.recipes import DISTINCT, RECIPES  # noqa: E402
 
 torch.set_num_threads(1)
 MESHES = ("d=4", "x=2, y=2")

@@ -11,11 +11,11 @@ import pytest
 
 import shardwright as sw
 from shardwright.api.explain import MOST, differences, homes_of
-from shardwright.api.recipes import RECIPES
 from shardwright.cost import RESIDENT, hardware_of, memory_profile, program_cost
 from shardwright.errors import GraphError, PlanInfeasible, ShardwrightError, TraceError
-from shardwright.plan import VERSION, Plan, duration
-from shardwright.verify import check_identity, check_structure
+from shardwright.plans import VERSION, Plan, duration
+from shardwright.proof import check_identity, check_structure
+from shardwright.solve.recipes import RECIPES
 
 
 def mlp(x, w1, w2):

@@ -16,7 +16,7 @@ from torch import nn  # noqa: E402
 import shardwright as sw  # noqa: E402
 import torch_zoo as zoo  # noqa: E402
 from shardwright.cost import alpha_beta  # noqa: E402
-from shardwright.verify import check_identity, check_structure  # noqa: E402
+from shardwright.proof import check_identity, check_structure  # noqa: E402
 
 FREE_LINKS = alpha_beta(alpha=1e-3, beta=1e-6, flop=1e-2)
 

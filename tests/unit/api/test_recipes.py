@@ -16,13 +16,13 @@ import shardwright as sw  # noqa: E402
 import shardwright.torch as swt  # noqa: E402
 import torch_zoo as zoo  # noqa: E402
 from shardwright import DeviceMesh, Graph, GraphBuilder  # noqa: E402
-from shardwright.api.compile import Lowered, compile_graph  # noqa: E402
-from shardwright.api.recipes import RECIPES, recipe_said, recipe_specs  # noqa: E402
-from shardwright.api.recipes.parts import Parts  # noqa: E402
+from shardwright.api.compile import Lowered, Said, compile_graph  # noqa: E402
 from shardwright.api.torch_programs import engine_for, whole  # noqa: E402
 from shardwright.cost import memory_profile  # noqa: E402
 from shardwright.errors import PlanInfeasible, SpecError  # noqa: E402
-from shardwright.verify import check_identity, check_structure  # noqa: E402
+from shardwright.proof import check_identity, check_structure  # noqa: E402
+from shardwright.solve.recipes import RECIPES, recipe_layout, recipe_specs  # noqa: E402
+from shardwright.solve.recipes.parts import Parts  # noqa: E402
 
 torch.set_num_threads(1)
 LAYERS = 2
@@ -52,10 +52,15 @@ def step(name: str) -> tuple[Any, Any, dict[str, Any]]:
     return model, swt.capture_step(model, optimizer=optimizer, **batch), batch
 
 
+def said_by(recipe: str, graph: Graph, mesh: DeviceMesh, given: Any = None) -> Said:
+    layout = recipe_layout(recipe, graph, mesh)
+    return Said({**layout.values, **(given or {})}, {}, layout.forced)
+
+
 @cache
 def lowered(name: str, mesh: str, recipe: str) -> Lowered:
     graph, on = step(name)[1].graph, DeviceMesh(mesh)
-    return compile_graph(graph, on, recipe_said(recipe, graph, on))
+    return compile_graph(graph, on, said_by(recipe, graph, on))
 
 
 def counts(name: str, mesh: str, recipe: str) -> dict[str, int]:
@@ -260,7 +265,7 @@ def test_columns_and_rows_alternate_in_any_program() -> None:
     graph, mesh = _chain(32, 64, 32, 128, 16), DeviceMesh("dp=2, tp=4")
     found = recipe_specs("megatron", graph, mesh)
     assert [str(found[v]) for v in graph.inputs] == ["[dp, _]", "[_, tp]", "[tp, _]", "[_, tp]", "[tp, _]"]
-    program = compile_graph(graph, mesh, recipe_said("megatron", graph, mesh)).program
+    program = compile_graph(graph, mesh, said_by("megatron", graph, mesh)).program
     assert [c[:2] for c in program.collectives] == [("all_reduce", "tp")] * 2
     check_identity(graph, program)
 
@@ -288,7 +293,7 @@ def test_what_the_user_gives_goes_before_a_recipe() -> None:
     graph, mesh = _chain(32, 64, 32), DeviceMesh("dp=2, tp=4")
     mine = sw.ShardingSpec.parse("[_, dp]", mesh)
     w0 = graph.by_name["w0"]
-    made = compile_graph(graph, mesh, recipe_said("megatron", graph, mesh, {w0: mine}))
+    made = compile_graph(graph, mesh, said_by("megatron", graph, mesh, {w0: mine}))
     assert made.complete.inputs[1] == mine
     check_identity(graph, made.program)
 
@@ -300,7 +305,7 @@ def test_what_the_user_gives_goes_before_a_recipe() -> None:
 def test_tensor_parallelism_that_divides_nothing_is_refused(recipe: str) -> None:
     graph = step("mlp")[1].graph
     with pytest.raises(PlanInfeasible, match="no weight can be split over tp") as caught:
-        recipe_said(recipe, graph, DeviceMesh("dp=2, tp=5"))
+        recipe_layout(recipe, graph, DeviceMesh("dp=2, tp=5"))
     assert "5 divides" in str(caught.value)
     model, _, batch = step("mlp")
     with pytest.raises(PlanInfeasible, match="no weight can be split"):

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 import shardwright as sw  # noqa: E402
 import shardwright.torch as swt  # noqa: E402
 import torch_zoo as zoo  # noqa: E402
-from shardwright.verify import VerifyError, check_identity, check_structure  # noqa: E402
+from shardwright.proof import VerifyError, check_identity, check_structure  # noqa: E402
 
 MESH = "dp=2, tp=4"
 

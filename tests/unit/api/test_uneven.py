@@ -7,7 +7,7 @@ import pytest
 
 import shardwright as sw
 from shardwright.errors import GraphError
-from shardwright.plan import Plan, Wish
+from shardwright.plans import Plan, Wish
 
 
 def two_layers(x: np.ndarray, w: np.ndarray, v: np.ndarray) -> np.ndarray:

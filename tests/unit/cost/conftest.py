@@ -13,8 +13,8 @@ import pytest
 from shardwright import DeviceMesh, Graph, GraphBuilder, Program, ShardingSpec
 from shardwright.frontends.numpy import prepare
 from shardwright.lower import lower
-from shardwright.propagate import rule_of, run_hierarchical_propagation_pass
-from shardwright.propagate.complete import complete
+from shardwright.propagation import rule_of, run_hierarchical_propagation_pass
+from shardwright.propagation.complete import complete
 from shardwright.run import Executed, VirtualEngine, scatter
 
 Lower = Callable[..., Program]

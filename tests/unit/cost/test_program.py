@@ -10,7 +10,7 @@ import pytest
 from shardwright import DeviceMesh, Graph, Program
 from shardwright.cost import H100, RESIDENT, communication_cost, compute_cost, program_cost, program_memory
 from shardwright.cost.program import instr_cost
-from shardwright.propagate import rule_of
+from shardwright.propagation import rule_of
 
 MLP = Graph.parse("""graph mlp(%x: f32[16, 32], %w1: f32[32, 64], %w2: f32[64, 32]) {
   %h = matmul(%x, %w1) : f32[16, 64]

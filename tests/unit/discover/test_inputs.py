@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from shardwright.discover import inputs
-from shardwright.discover.adversarial import conformed, legal, redraw, shuffled
-from shardwright.discover.inputs import (
+from shardwright.discover.inputs.registry.adversarial import conformed, legal, redraw, shuffled
+from shardwright.discover.inputs.registry.registry import (
     generator_named,
     generators_for,
     make_arange,
@@ -19,6 +17,8 @@ from shardwright.discover.inputs import (
     standard_generators,
     unregister_generator,
 )
+
+from shardwright.discover.inputs.registry import registry as inputs
 from shardwright.discover.operator import Argument, NumpyLibrary, Operator, Sample, Slot
 from shardwright.errors import DiscoverError
 

@@ -6,12 +6,12 @@ import itertools
 
 import numpy as np
 import pytest
+from shardwright.discover.emit.strategy.expression import value_of
 
 from shardwright.discover.analyse import factor_line
-from shardwright.discover.check import check
-from shardwright.discover.expression import value_of
 from shardwright.discover.learn import state
 from shardwright.discover.operator import Argument, NumpyLibrary, Operator, Sample, Slot
+from shardwright.discover.oracle import check
 from shardwright.discover.statement import Statement
 from shardwright.discover.table import Table
 from shardwright.discover.widen import widened

@@ -7,9 +7,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.discover import torch_samples  # noqa: E402
 from shardwright.discover.operator import REQUIRED, Operator, Sample, Slot  # noqa: E402
-from shardwright.discover.torch_ops import (  # noqa: E402
+from shardwright.discover.torch import samples as torch_samples  # noqa: E402
+from shardwright.discover.torch.ops import (  # noqa: E402
     TORCH,
     aten_calls,
     call_sample,
@@ -21,7 +21,7 @@ from shardwright.discover.torch_ops import (  # noqa: E402
     tensors_in,
     torch_operator,
 )
-from shardwright.discover.torch_samples import (  # noqa: E402
+from shardwright.discover.torch.samples import (  # noqa: E402
     opinfo_available,
     opinfo_names,
     opinfo_operator,

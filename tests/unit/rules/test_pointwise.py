@@ -10,7 +10,7 @@ import pytest
 
 from by_execution import check, text
 from shardwright.rules import lookup, records
-from shardwright.spec.record import Flow
+from shardwright.spec.op_record import Flow
 
 OURS: dict[str, Callable[..., Any]] = {
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),

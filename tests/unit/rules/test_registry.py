@@ -19,7 +19,7 @@ from shardwright.errors import RuleError, UnknownOpError
 from shardwright.ir.graph import Graph, GraphBuilder, Source
 from shardwright.rules import GraphExtractor, lookup, records, registry, rule, sharding_rule
 from shardwright.rules.registry import find, forget, node_rule
-from shardwright.spec.record import Call, Flow
+from shardwright.spec.op_record import Call, Flow
 
 CONTRACT = (
     "slice flip roll pad concatenate take take_along_axis update_slice scatter cumsum cumprod sort argsort argmax "

@@ -11,7 +11,7 @@ import pytest
 from by_execution import Array, check, text
 from shardwright.errors import RuleError
 from shardwright.rules import lookup
-from shardwright.spec.record import Flow
+from shardwright.spec.op_record import Flow
 
 
 def pattern(op: str, operands: Any, results: Any, **attrs: Any) -> str:

@@ -15,18 +15,18 @@ from shardwright import DeviceMesh, GraphBuilder, ShardingSpec
 from shardwright.cost import hardware_of, program_cost
 from shardwright.cost.comm import sent_cost
 from shardwright.lower import lower
-from shardwright.solve.assign import FINE, Assigner
-from shardwright.solve.best import Asked, best_plan
-from shardwright.solve.bucket import eliminate
-from shardwright.solve.compact import compact
-from shardwright.solve.layers import find_layers
-from shardwright.solve.numeric import NumericProblem, solve
-from shardwright.solve.numeric.problem import Ints
+from shardwright.optimize import NumericProblem, solve
+from shardwright.optimize.bucket import eliminate
+from shardwright.optimize.compact import compact
+from shardwright.optimize.problem import Ints
+from shardwright.proof import check_structure
+from shardwright.solve.model import FINE, Assigner
+from shardwright.solve.planner import Asked, best_plan
 from shardwright.solve.price import price
-from shardwright.solve.space import Space
-from shardwright.solve.stack import Stack
-from shardwright.spec.hops import one_step
-from shardwright.verify import check_structure
+from shardwright.solve.repeated.layers import find_layers
+from shardwright.solve.repeated.stack import Stack
+from shardwright.solve.simple.strategies import Space
+from shardwright.spec.resharding.single_steps import one_step
 from small_graphs import random_graph, stack
 
 H100 = hardware_of("h100")
@@ -376,7 +376,7 @@ SCRIPT = """
 import sys; sys.path.insert(0, {here!r})
 from shardwright import DeviceMesh
 from shardwright.cost import hardware_of
-from shardwright.solve.assign import Assigner
+from shardwright.solve.model import Assigner
 from small_graphs import random_graph
 H100 = hardware_of("h100")
 for seed in range(8):

@@ -14,9 +14,9 @@ import torch_zoo as zoo  # noqa: E402
 from shardwright import DeviceMesh, Graph  # noqa: E402
 from shardwright.cost import hardware_of, program_cost  # noqa: E402
 from shardwright.lower import lower  # noqa: E402
-from shardwright.solve.assign import Assigner  # noqa: E402
+from shardwright.proof import check_structure  # noqa: E402
+from shardwright.solve.model import Assigner  # noqa: E402
 from shardwright.solve.price import price  # noqa: E402
-from shardwright.verify import check_structure  # noqa: E402
 
 H100 = hardware_of("h100")
 

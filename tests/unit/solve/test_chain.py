@@ -8,13 +8,13 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
-from shardwright.solve import bucket, chain
-from shardwright.solve.bucket import eliminate
-from shardwright.solve.chain import solve_chain
-from shardwright.solve.compact import Compact, compact
-from shardwright.solve.deep import DeepChoice, Inner
-from shardwright.solve.numeric import NumericProblem
-from shardwright.solve.numeric.problem import Ints
+from shardwright.optimize import NumericProblem, bucket
+from shardwright.optimize.bucket import eliminate
+from shardwright.optimize.compact import Compact, compact
+from shardwright.optimize.problem import Ints
+from shardwright.solve.repeated import chain
+from shardwright.solve.repeated.chain import solve_chain
+from shardwright.solve.repeated.deep import DeepChoice, Inner
 
 SHORT = 4
 Edges = list[tuple[int, int, Ints]]

@@ -8,10 +8,10 @@ from collections.abc import Hashable, Iterator
 import numpy as np
 import pytest
 
-from shardwright.solve.compact import Compact, compact
-from shardwright.solve.deep import Deep, DeepChoice, Inner, _split
-from shardwright.solve.numeric import NumericProblem
-from shardwright.solve.numeric.problem import Floats, Ints
+from shardwright.optimize import NumericProblem
+from shardwright.optimize.compact import Compact, compact
+from shardwright.optimize.problem import Floats, Ints
+from shardwright.solve.repeated.deep import Deep, DeepChoice, Inner, _split
 
 SHORT = 4
 Edges = list[tuple[int, int, Ints]]

@@ -13,12 +13,12 @@ from shardwright.cost import RESIDENT, hardware_of, program_cost, program_memory
 from shardwright.errors import PlanInfeasible
 from shardwright.frontends.torch import capture_step
 from shardwright.lower import lower
-from shardwright.propagate.complete import Complete
-from shardwright.solve.assign import FINE, NEAR, Assigner, Assignment, Terms
-from shardwright.solve.best import OPEN, Asked, _better, _stacks, best_plan
-from shardwright.solve.layers import find_layers
-from shardwright.solve.numeric.problem import Ints
-from shardwright.solve.stack import DeepPlan, Stack
+from shardwright.optimize.problem import Ints
+from shardwright.propagation.complete import Complete
+from shardwright.solve.model import FINE, NEAR, Assigner, Assignment, Terms
+from shardwright.solve.planner import OPEN, Asked, _better, _stacks, best_plan
+from shardwright.solve.repeated.layers import find_layers
+from shardwright.solve.repeated.stack import DeepPlan, Stack
 from small_graphs import sharing_stack
 
 H100 = hardware_of("h100")

@@ -8,16 +8,16 @@ from itertools import product
 from math import prod
 
 import pytest
+from shardwright.solve.simple.solver.strategies import strategies
+from shardwright.solve.simple.solver.trial import Trial
+from shardwright.solve.simple.solver.walk import Walker
 
 from shardwright import DeviceMesh, Graph, Program, ShardingSpec
 from shardwright.cost import H100, Link
 from shardwright.lower import lower
-from shardwright.propagate import rule_of
-from shardwright.propagate.complete import complete
+from shardwright.propagation import rule_of
+from shardwright.propagation.complete import complete
 from shardwright.solve import Problem, Solution, solve
-from shardwright.solve.strategies import strategies
-from shardwright.solve.trial import Trial
-from shardwright.solve.walk import Walker
 
 MESH = DeviceMesh("dp=2, tp=4")
 Build = Callable[..., Graph]

@@ -12,7 +12,17 @@ import numpy as np
 import pytest
 
 from shardwright.ir.graph import Graph, GraphBuilder, Node, Operand, Value
-from shardwright.solve.layers import FEWEST, PERIODS, WINDOW, Layers, _distances, _ops, _runs, _turned, find_layers
+from shardwright.solve.repeated.layers import (
+    FEWEST,
+    PERIODS,
+    WINDOW,
+    Layers,
+    _distances,
+    _ops,
+    _runs,
+    _turned,
+    find_layers,
+)
 
 SHAPE = (64, 64)
 

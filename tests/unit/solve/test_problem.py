@@ -9,9 +9,9 @@ import pytest
 from shardwright import DeviceMesh, Graph, GraphError, GraphExtractor, MeshError, P, ShardingSpec, SpecError
 from shardwright.cost import H100, Link
 from shardwright.cost.comm import steps_cost
-from shardwright.propagate import rule_of
+from shardwright.propagation import rule_of
 from shardwright.solve import Problem
-from shardwright.spec.reshard import reshard
+from shardwright.spec.resharding.steps import reshard
 
 MESH = DeviceMesh("dp=2, tp=4")
 Build = Callable[..., Graph]

@@ -12,10 +12,10 @@ import pytest
 from shardwright import DeviceMesh, DimSpec, Graph, GraphExtractor, MeshError, Program, ShardingSpec
 from shardwright.cost import H100, Hardware, program_cost, program_memory
 from shardwright.lower import lower
-from shardwright.propagate import rule_of, run_hierarchical_propagation_pass
-from shardwright.propagate.complete import complete
+from shardwright.propagation import rule_of, run_hierarchical_propagation_pass
+from shardwright.propagation.complete import complete
 from shardwright.solve import PlanInfeasible, SimpleSolver, Solution, solve
-from shardwright.solve import simple as simple_module
+from shardwright.solve.simple.solver import solver as simple_module
 
 MESH = DeviceMesh("dp=2, tp=4")
 Build = Callable[..., Graph]

@@ -12,10 +12,10 @@ from shardwright.cost import hardware_of, program_cost
 from shardwright.cost.overlap import graph_roles
 from shardwright.ir.graph import Graph
 from shardwright.lower import lower
-from shardwright.solve.assign import Assigner
-from shardwright.solve.layers import find_layers
+from shardwright.solve.model import Assigner
 from shardwright.solve.price import price
-from shardwright.solve.stack import DeepPlan, Stack
+from shardwright.solve.repeated.layers import find_layers
+from shardwright.solve.repeated.stack import DeepPlan, Stack
 from small_graphs import stack
 
 H100 = hardware_of("h100")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shardwright.cost import hardware_of, memory_profile, program_cost
 from shardwright.ir.graph import Graph
 from shardwright.lower import lower
-from shardwright.solve.assign import Assigner
+from shardwright.solve.model import Assigner
 from shardwright.solve.tighten import tighten
 from shardwright.spec.mesh import DeviceMesh
 from shardwright.spec.sharding import ShardingSpec

@@ -13,16 +13,16 @@ from shardwright.cost.overlap import graph_roles
 from shardwright.cost.profile import RESIDENT, program_memory
 from shardwright.errors import PlanInfeasible
 from shardwright.lower import lower
-from shardwright.propagate.complete import Complete
-from shardwright.solve.assign import Assigner
-from shardwright.solve.best import Asked, best_plan
-from shardwright.solve.flat import Flat, Frame
-from shardwright.solve.flats import flat_of
-from shardwright.solve.mixed import mix, parts, taking
-from shardwright.solve.prices import SCALE
-from shardwright.solve.within import Within
+from shardwright.proof import check_structure
+from shardwright.propagation.complete import Complete
+from shardwright.solve.memory.mixed import mix, parts, taking
+from shardwright.solve.memory.multipliers import SCALE
+from shardwright.solve.memory.one_copy import Flat, Frame
+from shardwright.solve.memory.one_copy_choices import flat_of
+from shardwright.solve.memory.search import Within
+from shardwright.solve.model import Assigner
+from shardwright.solve.planner import Asked, best_plan
 from shardwright.spec.sharding import ShardingSpec
-from shardwright.verify import check_structure
 from small_graphs import random_graph, stack
 
 H100 = hardware_of("h100")

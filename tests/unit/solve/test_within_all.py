@@ -11,11 +11,11 @@ from shardwright.cost import hardware_of, program_cost
 from shardwright.cost.overlap import graph_roles
 from shardwright.cost.profile import RESIDENT, program_memory
 from shardwright.lower import lower
-from shardwright.propagate.complete import Complete
-from shardwright.solve.assign import Assigner, Assignment
-from shardwright.solve.best import Asked, best_plan
-from shardwright.solve.flat import Flat, Frame
-from shardwright.solve.within import Within
+from shardwright.propagation.complete import Complete
+from shardwright.solve.memory.one_copy import Flat, Frame
+from shardwright.solve.memory.search import Within
+from shardwright.solve.model import Assigner, Assignment
+from shardwright.solve.planner import Asked, best_plan
 from small_graphs import random_graph
 
 H100 = hardware_of("h100")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from shardwright import DeviceMesh, ShardingSpec
-from shardwright.spec.hops import Hops, one_step, steps_to
-from shardwright.spec.reshard import bytes_cost, reshard, reshard_table
+from shardwright.spec.resharding.single_steps import Hops, one_step, steps_to
+from shardwright.spec.resharding.steps import bytes_cost, reshard, reshard_table
 
 
 def all_specs(mesh: DeviceMesh, rank: int, pending: bool = True) -> list[ShardingSpec]:

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from shardwright.spec.axes import axes_size
-from shardwright.spec.bound import bound_to
 from shardwright.spec.collective import collective_bytes
-from shardwright.spec.layouts import Layout, Pending, Space, make_atoms
 from shardwright.spec.mesh import DeviceMesh
-from shardwright.spec.moves import all_moves, name_move, offers, write_out
-from shardwright.spec.permute import finish, named_moves
-from shardwright.spec.reshard import bytes_cost, clear_cache, reshard, reshard_table
-from shardwright.spec.search import Stops
+from shardwright.spec.resharding.layouts import Layout, Pending, Space, make_atoms
+from shardwright.spec.resharding.lower_bound import bound_to
+from shardwright.spec.resharding.moves import all_moves, name_move, offers, write_out
+from shardwright.spec.resharding.permute import finish, named_moves
+from shardwright.spec.resharding.search import Stops
+from shardwright.spec.resharding.steps import bytes_cost, clear_cache, reshard, reshard_table
 from shardwright.spec.sharding import ShardingSpec
 
 SPACES = [

@@ -8,7 +8,7 @@ import pytest
 
 from shardwright.errors import RuleError
 from shardwright.spec.mesh import DeviceMesh
-from shardwright.spec.record import Call, OpRecord
+from shardwright.spec.op_record import Call, OpRecord
 from shardwright.spec.rule import Factor, OpShardingRule, RulePattern, factor_name
 
 Shapes = Sequence[Sequence[int]]

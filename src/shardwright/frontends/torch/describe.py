@@ -12,7 +12,7 @@ import torch
 
 from ...errors import UnknownOpError
 from ...ir.graph import Attrs, Graph, TensorType
-from ...spec.record import OpFacts
+from ...spec.op_record import OpFacts
 from . import attention as _attention  # noqa: F401  registers operators
 from .parts import PARTS, parts_graph
 from .signatures import OPTIONAL_TENSORS, TENSOR, TENSORS, find_op, op_name, signature

@@ -6,7 +6,7 @@ shard must know where its queries stand: ``form(parts)``.  Keys are whole.
 
 from __future__ import annotations
 
-from ...spec.record import Call
+from ...spec.op_record import Call
 from ..dims import write
 from ..registry import rule
 

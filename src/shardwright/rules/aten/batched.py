@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from ...errors import RuleError
-from ...spec.record import Call
+from ...spec.op_record import Call
 from ...spec.rule import factor_name
 from ..dims import LINEAR, broadcast, write
 from ..registry import rule

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from ...spec.record import Call
+from ...spec.op_record import Call
 from ...spec.rule import factor_name
 from ..dims import broadcast, write
 from ..registry import rule

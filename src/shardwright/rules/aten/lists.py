@@ -6,7 +6,7 @@ Tensor i of every list goes with tensor i of the others, dim by dim; a single te
 from __future__ import annotations
 
 from ...errors import RuleError
-from ...spec.record import Call, Flow, OpFacts, OpRecord
+from ...spec.op_record import Call, Flow, OpFacts, OpRecord
 from ...spec.rule import Factor, Mapped, OpShardingRule, Transfer
 from ..registry import maker
 

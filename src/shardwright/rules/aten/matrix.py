@@ -6,7 +6,7 @@ must count once: ``form(once)``.
 
 from __future__ import annotations
 
-from ...spec.record import Call
+from ...spec.op_record import Call
 from ..contract import BILINEAR
 from ..dims import broadcast, write
 from ..registry import rule

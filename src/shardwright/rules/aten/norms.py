@@ -6,7 +6,7 @@ batch norm and the classes and samples of a loss.
 
 from __future__ import annotations
 
-from ...spec.record import Call
+from ...spec.op_record import Call
 from ...spec.rule import factor_name
 from ..dims import broadcast, write
 from ..registry import rule

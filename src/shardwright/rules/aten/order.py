@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from ...spec.record import Call
+from ...spec.op_record import Call
 from ...spec.rule import factor_name
 from ..dims import write
 from ..registry import rule

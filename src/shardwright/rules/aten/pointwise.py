@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...spec.record import Call, Flow, OpFacts, OpRecord
+from ...spec.op_record import Call, Flow, OpFacts, OpRecord
 from ...spec.rule import factor_name
 from ..dims import broadcast, write
 from ..pointwise import BINARY, UNARY

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...errors import RuleError
-from ...spec.record import Call
+from ...spec.op_record import Call
 from ...spec.rule import factor_name
 from ..dims import write
 from ..registry import rule

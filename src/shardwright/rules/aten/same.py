@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...errors import UnknownOpError
-from ...spec.record import Call
+from ...spec.op_record import Call
 from ...spec.rule import OpShardingRule
 from ..registry import find, rule, when_complete
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from ...spec.record import Call
+from ...spec.op_record import Call
 from ..dims import write
 from ..registry import rule
 

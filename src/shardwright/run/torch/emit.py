@@ -38,7 +38,7 @@ from ...ir.program import Collective, Instr, Program
 from ...spec.axes import AxisRef, axes_text
 from ...spec.chunks import nested_chunk
 from ...spec.collective import collective_bytes
-from ...spec.reshard import permute_sources
+from ...spec.resharding.steps import permute_sources
 from ...spec.sharding import Shape
 from ..lifetimes import ends
 from . import exchange

@@ -1,0 +1,11 @@
+"""The command line, one file a group of verbs.
+
+| file | what it holds |
+|---|---|
+| `group` | `main` and the verbs of discovery: `discover`, `audit` |
+| `planning` | the verbs of planning: `plan`, `compare`, `explain`, `calibrate` |
+"""
+
+from .group import main
+
+__all__ = ["main"]

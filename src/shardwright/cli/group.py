@@ -1,0 +1,226 @@
+"""The command line: ``shardwright discover``, ``audit``, and the verbs of planning (`cli_plan`).
+
+Nothing is computed here: each command reads its options, calls one function of a room, and prints.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from .. import __version__
+from ..errors import ShardwrightError, SpecError
+from .planning import COMMANDS, for_file, for_folder, write_file
+
+
+class _Friendly(click.Group):
+    """Our own errors are messages to the user, not tracebacks."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except ShardwrightError as error:
+            click.echo(f"{type(error).__name__}: {error}", err=True)
+            ctx.exit(1)
+
+
+@click.group(cls=_Friendly, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="shardwright")
+def main() -> None:
+    """Automatic sharding of tensor programs: plan, prove and run them on a mesh of devices."""
+
+
+for _command in COMMANDS:
+    main.add_command(_command)
+
+
+@main.command()
+@click.argument("operators", nargs=-1, metavar="[OPERATOR]...")
+@click.option("--yaml", "form", flag_value="yaml", help="Print the YAML report.")
+@click.option("--json", "form", flag_value="json", help="Print the same as JSON.")
+@click.option("--emit", type=click.Path(path_type=Path), metavar="DIR", callback=for_folder,
+              help="Write DTensor code and its tests to DIR.")  # fmt: skip
+@click.option("--spawned", is_flag=True, help="With --emit: tests that start one process a rank (DTensorTestBase).")
+@click.option("--quick", is_flag=True, help="Fewer calls and inputs, as --all does.")
+@click.option("--all", "everything", is_flag=True, help="Every operator of PyTorch's OpInfo database.")
+@click.option("--book", type=click.Choice(["numpy", "torch"]), help="Check this rule book against what is found.")
+@click.option("--jobs", default=1, show_default=True, help="With --all or --book torch: processes at a time.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="PATH",
+              help="With --all: the folder of the reports; with --book torch: the page beside DTensor's.")  # fmt: skip
+@click.pass_context
+def discover(
+    ctx: click.Context,
+    operators: tuple[str, ...],
+    form: str | None,
+    emit: Path | None,
+    spawned: bool,
+    quick: bool,
+    everything: bool,
+    book: str | None,
+    jobs: int,
+    out: Path | None,
+) -> None:
+    """Learn an operator's sharding rule by running it: shardwright discover torch.cross
+
+    OPERATOR is a function (torch.cross, torch.nn.functional.relu), an ATen overload (aten.add.Tensor) or an operator of
+    your own (torch.ops.mylib.myop).
+    """
+    look = for_file if book == "torch" else for_folder
+    look(ctx, next(option for option in ctx.command.params if option.name == "out"), out)
+    if book == "torch":
+        _check_torch_book(operators, jobs, out)
+    elif book is not None:
+        _check_book(operators)
+    elif everything:
+        _discover_all(jobs, out, quick=True)
+    elif not operators:
+        raise click.UsageError("name an operator, or say --all")
+    else:
+        _discover_some(operators, form, emit, spawned, quick)
+
+
+def _discover_some(operators: tuple[str, ...], form: str | None, emit: Path | None, spawned: bool, quick: bool) -> None:
+    import json
+
+    from ..discover import QUICK, THOROUGH
+    from ..discover import discover as find
+    from ..discover.emit.files import write_files
+    from ..discover.report import as_dict, as_json, as_text, as_yaml
+
+    statements = [s for operator in operators for s in find(operator, QUICK if quick else THOROUGH)]
+    if form == "json":
+        click.echo(
+            as_json(statements[0]) if len(statements) == 1 else json.dumps([*map(as_dict, statements)], indent=2)
+        )
+    elif form == "yaml":
+        click.echo("---\n".join(map(as_yaml, statements)), nl=False)
+    else:
+        click.echo("\n\n".join(map(as_text, statements)))
+    if emit is None:
+        return
+    for statement in statements:
+        if not statement.operator.overload:
+            click.echo(f"{statement.operator.name} makes several ATen calls: DTensor has a rule for each", err=True)
+            continue
+        for path in write_files(statement, emit, "spawned" if spawned else "local"):
+            click.echo(f"wrote {path}", err=True)
+
+
+def _discover_all(jobs: int, out: Path | None, quick: bool) -> None:
+    from ..discover.everything import Verdict, discover_all, summary_text
+    from ..discover.torch.samples import opinfo_names
+
+    shown = sys.stderr.isatty()
+
+    def progress(verdict: Verdict, done: int, of: int) -> None:
+        text = f"[{done}/{of}] {verdict.name}: {verdict.status}"
+        if shown:
+            click.echo(f"\r\x1b[K{text}", err=True, nl=False)
+        elif done % 25 == 0 or done == of:
+            click.echo(text, err=True)
+
+    verdicts = discover_all(opinfo_names(), out, jobs=jobs, progress=progress)
+    if shown:
+        click.echo(err=True)
+    click.echo(summary_text(verdicts))
+    if out is not None:
+        click.echo(f"reports in {out}")
+
+
+def _check_book(ops: tuple[str, ...]) -> None:
+    from ..discover.book.numpy import check_book, text_of
+
+    comparisons = check_book(ops or None)
+    click.echo(text_of(comparisons))
+    if any(comparison.unexplained for comparison in comparisons):
+        sys.exit(1)
+
+
+def _check_torch_book(ops: tuple[str, ...], jobs: int, out: Path | None) -> None:
+    from ..discover.book.compare import Comparison, text_of
+    from ..discover.book.page import page
+    from ..discover.book.torch import check_book
+
+    def progress(comparison: Comparison, done: int, of: int) -> None:
+        if done % 25 == 0 or done == of:
+            click.echo(f"[{done}/{of}] {comparison.op}", err=True)
+
+    comparisons = check_book(ops or None, jobs, progress)
+    click.echo(text_of(comparisons))
+    if out is not None:
+        write_file(out, page(comparisons))
+    if any(comparison.unexplained for comparison in comparisons):
+        sys.exit(1)
+
+
+def _beside_new_folders(ctx: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
+    """A file whose folders are made where they are not there."""
+    if path is not None and path.is_dir():
+        raise SpecError(f"{option.opts[-1]} {str(path)!r} is a folder", help="name a file in it")
+    if path is not None:
+        for_folder(ctx, option, path.parent)
+    return path
+
+
+@main.command()
+@click.argument("what", type=click.Choice(["dtensor"]))
+@click.option("--op", "operators", multiple=True, metavar="OPERATOR", help="Only these; may be given several times.")
+@click.option("--jobs", default=2, show_default=True, help="Processes at a time.")
+@click.option("--json", "as_json", is_flag=True, help="Print all entries as JSON.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", callback=_beside_new_folders,
+              help="Write the findings as Markdown to FILE.")  # fmt: skip
+@click.option("--scripts", type=click.Path(path_type=Path), metavar="DIR", callback=for_folder,
+              help="Write each fault's script to DIR.")  # fmt: skip
+@click.option("--emit", type=click.Path(path_type=Path), metavar="DIR", callback=for_folder,
+              help="Write code for missing rules to DIR.")  # fmt: skip
+def audit(
+    what: str,
+    operators: tuple[str, ...],
+    jobs: int,
+    as_json: bool,
+    out: Path | None,
+    scripts: Path | None,
+    emit: Path | None,
+) -> None:
+    """Which of DTensor's own sharding rules are wrong or missing: shardwright audit dtensor
+
+    Every rule is checked by execution, and run end to end through DTensor's dispatcher.
+    """
+    import json
+
+    from ..discover.audit.emit import emit_missing
+    from ..discover.audit.operators import audit_all
+    from ..discover.audit.report import render_markdown
+    from ..discover.audit.scripts import script_name
+
+    shown = sys.stderr.isatty()
+
+    def progress(done: int, of: int, overload: str) -> None:
+        if shown:
+            click.echo(f"\r\x1b[K[{done}/{of}] {overload}", err=True, nl=False)
+        elif done % 50 == 0 or done == of:
+            click.echo(f"[{done}/{of}] {overload}", err=True)
+
+    found = audit_all(list(operators) or None, jobs=jobs, progress=progress)
+    if shown:
+        click.echo(err=True)
+    click.echo(json.dumps(found.as_dict(), indent=2) if as_json else render_markdown(found, scripts=False))
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        folder = "" if scripts is None else os.path.relpath(scripts, out.parent)
+        out.write_text(render_markdown(found, folder=folder))
+    if scripts is not None:
+        scripts.mkdir(parents=True, exist_ok=True)
+        for entry in found.of("wrong"):
+            (scripts / script_name(entry.overload, entry.rule)).write_text(entry.script)
+
+    if emit is not None:
+        for overload, reason in emit_missing(found, emit, jobs, progress).items():
+            click.echo(f"no code for {overload}: {reason}", err=True)
+
+
+if __name__ == "__main__":
+    main()

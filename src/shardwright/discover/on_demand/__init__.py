@@ -1,0 +1,7 @@
+"""Rules of unknown ops, found by execution when a plan needs them, and kept in a user's rule book.
+
+| file | what it holds |
+|---|---|
+| `learn` | `learn_ops`: which ops of a program lack a rule; the book as a file, strictly read |
+| `study`, `study_torch` | one op of a graph as an operator to discover |
+"""

@@ -1,0 +1,39 @@
+"""What the study of an op needs of PyTorch.  Imported only where PyTorch is at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ...errors import UnknownOpError
+from ...frontends.torch import prepare
+from ...frontends.torch.signatures import OPTIONAL_TENSORS, TENSOR, TENSORS, find_op, signature
+from ...ir.graph import TensorType
+from ..torch.ops import TORCH
+from .study import OpLibrary
+
+
+def torch_library_of(op: str) -> OpLibrary | None:
+    """None for what is no operator of PyTorch."""
+    try:
+        found = find_op(op)
+    except UnknownOpError:
+        return None
+    form = signature(found)
+    names = tuple(p.name for p in form.parameters if p.kind in (TENSOR, TENSORS, OPTIONAL_TENSORS))
+    refused = "its numbers are random" if form.random else "it writes to its arguments" if form.mutates else ""
+    return OpLibrary(TORCH, _prepared, (str(found._schema), f"torch {torch.__version__}"), names, refused)
+
+
+def _prepared(op: str, attrs: Mapping[str, Any], results: Sequence[TensorType]) -> Callable[[Any], tuple[Any, ...]]:
+    # A forked child that enters a region of several threads may wait for ever.
+    torch.set_num_threads(1)
+    run = prepare(op, attrs, results)
+
+    def call(operands: Any) -> tuple[Any, ...]:
+        with torch.no_grad():
+            return run(operands)
+
+    return call

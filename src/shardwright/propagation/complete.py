@@ -1,0 +1,257 @@
+"""Fix the sharding of every operand of every node, so that lowering has nothing left to decide.
+
+Nodes are taken in program order.  For each, the ways to split it (`choices`) are priced by the bytes they move, and by
+the work that each device is left with, as bytes: bringing each operand there from the cheapest copy at hand, and the
+result to where it is wanted.  A pending
+result stays pending until somebody needs it otherwise; then it is reduced where it is needed (a reduce_scatter
+if the reader is split along the same axis), once per copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import NamedTuple
+
+from ..errors import PropagationError
+from ..ir.core import CONSTRAINT
+from ..ir.graph import Graph, Node
+from ..spec.axes import Axes
+from ..spec.mesh import DeviceMesh
+from ..spec.resharding.steps import reshard_bytes
+from ..spec.rule import OpShardingRule
+from ..spec.sharding import ShardingSpec
+from .choices import Choice, choices, forced_choices, legal_spec
+from .engine import RuleOf
+from .parts import complete_parts, in_parts, parts_of
+
+Spec = ShardingSpec | None
+WORK_PER_BYTE = 1000
+"""So many multiply-adds take as long as sending a byte: about the balance of today's machines inside a node."""
+
+
+class Decision(NamedTuple):
+    """How one node is carried out.
+
+    ``results`` is what local computation leaves; ``homes`` what is made of it at once (they differ only where
+    a sharding is pinned).  ``rule`` is None for an op that runs replicated for lack of one.
+    """
+
+    node: int
+    rule: OpShardingRule | None
+    axes: tuple[Axes, ...]
+    operands: tuple[ShardingSpec, ...]
+    results: tuple[ShardingSpec, ...]
+    homes: tuple[ShardingSpec, ...]
+
+    def __str__(self) -> str:
+        if self.rule is None:
+            return "replicated: no rule"
+        return self.rule.text_with({f: axes for f, axes in enumerate(self.axes) if axes})
+
+
+@dataclass(frozen=True)
+class Complete:
+    """All that lowering needs."""
+
+    graph: Graph
+    mesh: DeviceMesh
+    inputs: tuple[ShardingSpec, ...]
+    decisions: tuple[Decision, ...]
+    outputs: tuple[ShardingSpec, ...]
+    notes: tuple[str, ...] = ()
+    """What a user should know: ops without a rule, axes cut back."""
+    moved: int = 0
+    """Bytes that one device sends."""
+    sources: Mapping[int, Mapping[ShardingSpec, ShardingSpec]] = field(default_factory=dict)
+    """For copies of values, as a solver says: the copy that each is made from, by a single step if there is one.
+
+    Other copies are made from the one at hand from which fewest bytes are sent.
+    """
+    kept: Mapping[int, ShardingSpec] = field(default_factory=dict)
+    """Values that are kept in one sharding once they are read: copies in others are let go after each node that asked
+    for them, and made again for the next."""
+
+
+def held_by_caller(made: Complete) -> dict[int, list[ShardingSpec]]:
+    """Inputs that a step does not update, as they lie: they are there to the end, whatever is made of them."""
+    renewed = {i for i, _ in made.graph.updates}
+    pairs = enumerate(zip(made.graph.inputs, made.inputs))
+    return {value: [spec.closed()] for i, (value, spec) in pairs if i not in renewed}
+
+
+def complete(
+    graph: Graph,
+    mesh: DeviceMesh,
+    specs: Sequence[Spec],
+    rule_of: RuleOf,
+    *,
+    pinned: Mapping[int, ShardingSpec] | None = None,
+    out_specs: Mapping[int, ShardingSpec] | None = None,
+    forced: Mapping[int, Sequence[Axes]] | None = None,
+) -> Complete:
+    """``specs`` are propagated shardings by value; ``pinned`` values keep theirs whatever it costs.
+
+    ``forced`` says for some nodes which axes their factors get, as a solver does; they are cut back to what is
+    legal, nothing else.
+    """
+    parts = (dict(pinned or {}), dict(out_specs or {}), dict(forced or {}))
+    return _Completer(graph, mesh, specs, rule_of, *parts).run()
+
+
+@dataclass
+class _Completer:
+    graph: Graph
+    mesh: DeviceMesh
+    specs: Sequence[Spec]
+    rule_of: RuleOf
+    pinned: dict[int, ShardingSpec]
+    out_specs: dict[int, ShardingSpec]
+    forced: dict[int, Sequence[Axes]]
+    copies: dict[int, list[ShardingSpec]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    moved: int = 0
+
+    def run(self) -> Complete:
+        inputs = []
+        for value in self.graph.inputs:
+            spec = self.pinned.get(value) or self.wanted(value) or self.replicated(value)
+            inputs.append(spec.closed())
+            self.copies[value] = [inputs[-1]]
+        decisions = [self.decide(n, node) for n, node in enumerate(self.graph.nodes)]
+        outputs = [self.output(i, value) for i, value in enumerate(self.graph.outputs)]
+        notes = tuple(dict.fromkeys(self.notes))
+        return Complete(self.graph, self.mesh, tuple(inputs), tuple(decisions), tuple(outputs), notes, self.moved)
+
+    # -- what is known of a value -----------------------------------------------------------------------
+
+    def replicated(self, value: int) -> ShardingSpec:
+        return ShardingSpec.replicate(self.mesh, self.graph.values[value].type.rank)
+
+    def wanted(self, value: int) -> Spec:
+        """The propagated sharding, if it is on this mesh, cut back to what is legal."""
+        spec = self.pinned.get(value) or self.specs[value]
+        if spec is None or spec.mesh != self.mesh:
+            return None
+        legal = legal_spec(spec, self.graph.values[value].shape)
+        if value not in self.pinned and any(a.axes != b.axes for a, b in zip(legal.dims, spec.dims)):
+            name = self.graph.values[value].name
+            self.notes.append(f"%{name}: {spec.closed()} does not divide, cut back to {legal}")
+        return legal
+
+    def price(self, value: int, spec: ShardingSpec) -> int:
+        """Bytes to get a copy of a value in this sharding."""
+        type = self.graph.type(value)
+        return min(reshard_bytes(copy, spec, type.shape, type.item_bytes, False) for copy in self.copies[value])
+
+    def keep(self, value: int, spec: ShardingSpec) -> None:
+        if spec not in self.copies[value]:
+            self.moved += self.price(value, spec)
+            self.copies[value].append(spec)
+
+    # -- nodes ------------------------------------------------------------------------------------------
+
+    def decide(self, n: int, node: Node) -> Decision:
+        view = self.rule_of(self.graph, node)
+        if node.op == CONSTRAINT and node.results[0] in self.pinned:
+            decision = self.constrain(n, node)
+        elif view is None:
+            decision = self.run_replicated(n, node)
+        else:
+            choice = self.choose(n, node, view.rule)
+            homes = tuple(self.pinned.get(value, made) for value, made in zip(node.results, choice.results))
+            decision = Decision(n, view.rule, choice.axes, choice.operands, choice.results, homes)
+        for value, spec in zip(node.inputs, decision.operands):
+            self.keep(value, spec)
+        self.moved += self.inside(node, decision.rule, decision)
+        for value, made, home in zip(node.results, decision.results, decision.homes):
+            type = self.graph.type(value)
+            self.moved += reshard_bytes(made, home, type.shape, type.item_bytes, False)
+            self.copies[value] = [home]
+        return decision
+
+    def inside(self, node: Node, rule: OpShardingRule | None, way: Decision | Choice) -> int:
+        """Bytes moved inside the op, where a split calls for its parts."""
+        if rule is None or not in_parts(rule, way.axes):
+            return 0
+        inner = parts_of(self.graph, node)
+        if inner is None:
+            raise PropagationError(
+                f"{node.op} says that it can be split in its parts, but nobody knows them",
+                help="take form(parts) out of its rule, or say what it is made of",
+            )
+        found = complete_parts(inner, self.mesh, way.operands, way.results)
+        assert isinstance(found, Complete)
+        return found.moved
+
+    def constrain(self, n: int, node: Node) -> Decision:
+        spec = self.pinned[node.results[0]].closed()
+        rule = OpShardingRule.identity(self.graph.values[node.results[0]].shape)
+        axes = tuple(dim.axes for dim in spec.dims)
+        return Decision(n, rule, axes, (spec,), (spec,), (spec,))
+
+    def run_replicated(self, n: int, node: Node) -> Decision:
+        self.notes.append(f"node {n}: {node.op} has no rule and runs replicated")
+        operands = tuple(self.replicated(value) for value in node.inputs)
+        results = tuple(self.replicated(value) for value in node.results)
+        homes = tuple(self.pinned.get(value, spec) for value, spec in zip(node.results, results))
+        return Decision(n, None, (), operands, results, homes)
+
+    def choose(self, n: int, node: Node, rule: OpShardingRule) -> Choice:
+        homes = [self.copies[value][0] for value in node.inputs]
+        wanted = [self.wanted(value) for value in node.results]
+        if n in self.forced:
+            offered = forced_choices(rule, self.mesh, homes, self.forced[n])
+        else:
+            offered = choices(rule, self.mesh, homes, wanted)
+
+        work = prod(size for size in rule.sizes) // WORK_PER_BYTE
+
+        def cost(choice: Choice) -> tuple[int, int]:
+            needs = dict.fromkeys(zip(node.inputs, choice.operands))
+            moved = sum(self.price(value, spec) for value, spec in needs) + self.inside(node, rule, choice)
+            for value, made, want in zip(node.results, choice.results, wanted):
+                type = self.graph.type(value)
+                target = want or ShardingSpec.make(self.mesh, made.dims)
+                moved += reshard_bytes(made, target, type.shape, type.item_bytes, False)
+            # As dear: split the work more ways.
+            return moved + work // choice.ways(rule), -choice.ways(rule)
+
+        return min(offered, key=cost)
+
+    def next_state(self, i: int, said: Spec) -> ShardingSpec:
+        """The next state of an input lies as the input does, or the following step would misread it."""
+        value = self.graph.inputs[i]
+        spec = self.copies[value][0]
+        if said is not None and not said.same_layout(spec):
+            raise PropagationError(
+                f"the update of %{self.graph.values[value].name} is wanted in another sharding than the input",
+                rows=[("input", str(spec)), ("output", str(said))],
+                help="give both the same sharding",
+            )
+        return spec
+
+    # -- ends -------------------------------------------------------------------------------------------
+
+    def output(self, i: int, value: int) -> ShardingSpec:
+        """As asked; else as it is, and never pending."""
+        said = self.out_specs.get(i)
+        state = next((k for k, o in self.graph.updates if o == i), None)
+        if state is not None:
+            said = self.next_state(state, said)
+        if said is not None:
+            if said.mesh != self.mesh:
+                raise PropagationError(f"output {i} is wanted on another mesh", rows=[("mesh", str(said.mesh))])
+            spec = said.closed()
+        else:
+            home = self.copies[value][0]
+            wanted = self.wanted(value)
+            spec = home
+            if home.partial:
+                finished = [copy for copy in self.copies[value] if not copy.partial]
+                fallback = ShardingSpec.make(self.mesh, home.dims)
+                spec = finished[0] if finished else (wanted or fallback)
+                spec = ShardingSpec.make(self.mesh, spec.dims)
+        self.keep(value, spec)
+        return spec

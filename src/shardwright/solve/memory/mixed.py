@@ -1,0 +1,131 @@
+"""Between a plan that is too large and a dearer one that fits: as much of the cheaper one as there is room for.
+
+Where the two differ falls into parts that do not touch: no value is read, made or kept otherwise in two of them.  So
+each may be as in the one plan or as in the other, and what that saves does not depend on the rest.  Parts are taken in
+the order of what they save for a byte; equal ones (of equal layers, mostly) are looked at once and taken together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from .one_copy import Flat
+
+Thing = tuple[str, int]
+"""A node or a value."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Nodes and values that go together."""
+
+    nodes: tuple[int, ...]
+    values: tuple[int, ...]
+
+
+def mix(low: Flat, high: Flat, limit: int) -> Flat:
+    """The plan that fits, with parts of the cheaper one."""
+    base = int(high.held().max())
+    lots: dict[tuple[int, ...], list[Part]] = {}
+    grown: dict[tuple[int, ...], int] = {}
+    for part in parts(low, high):
+        saved = _saved(low, high, part)
+        if saved <= 0:
+            continue
+        key: tuple[int, ...] = (saved, len(part.nodes), len(part.values))
+        if key not in grown:
+            grown[key] = int(taking(low, high, [part]).held().max()) - base
+        lots.setdefault((*key, grown[key]), []).append(part)
+    taken: list[Part] = []
+    for key in sorted(lots, key=lambda key: (-key[0] / max(1, key[3]), key)):
+        some = lots[key]
+        least, most = 0, len(some)
+        while least < most:
+            middle = (least + most + 1) // 2
+            if int(taking(low, high, taken + some[:middle]).held().max()) <= limit:
+                least = middle
+            else:
+                most = middle - 1
+        taken += some[:least]
+    return taking(low, high, taken)
+
+
+def parts(low: Flat, high: Flat) -> list[Part]:
+    """Where two plans differ, in parts that do not touch."""
+    frame, graph = high.frame, high.frame.graph
+    above: dict[Thing, Thing] = {}
+
+    def top(thing: Thing) -> Thing:
+        while above[thing] != thing:
+            above[thing] = above[above[thing]]
+            thing = above[thing]
+        return thing
+
+    differs: set[Thing] = {("node", n) for n, way in enumerate(high.ways) if way is not low.ways[n]}
+    for v in range(len(graph.values)):
+        if high.hubs.get(v) != low.hubs.get(v) or high.lying.get(v) != low.lying.get(v):
+            differs.add(("value", v))
+    for thing in differs:
+        above[thing] = thing
+    for v, tensor in enumerate(graph.values):
+        # A node that wants the same of a value in both plans has nothing to do with what becomes of it.
+        near: list[Thing] = [("value", v)]
+        near += [("node", n) for n, p in frame.readers[v] if low.ways[n].operands[p] != high.ways[n].operands[p]]
+        if tensor.producer is not None and low.home(v) != high.home(v):
+            near.append(("node", tensor.producer[0]))
+        near += [("value", frame.updates[i]) for i in frame.outputs.get(v, ()) if i in frame.updates]
+        if v in frame.lives.shows:
+            near.append(("value", frame.lives.shows[v]))
+        together = [thing for thing in near if thing in differs]
+        for thing in together[1:]:
+            above[top(thing)] = top(together[0])
+    found: dict[Thing, list[Thing]] = {}
+    for thing in sorted(differs):
+        found.setdefault(top(thing), []).append(thing)
+    return [
+        Part(tuple(i for kind, i in things if kind == "node"), tuple(i for kind, i in things if kind == "value"))
+        for things in found.values()
+    ]
+
+
+def taking(low: Flat, high: Flat, some: Iterable[Part]) -> Flat:
+    """The one plan with parts of the other."""
+    ways, lying, hubs = list(high.ways), dict(high.lying), dict(high.hubs)
+    for part in some:
+        for n in part.nodes:
+            ways[n] = low.ways[n]
+        for v in part.values:
+            if v in low.lying:
+                lying[v] = low.lying[v]
+            if v in low.hubs:
+                hubs[v] = low.hubs[v]
+    return Flat(high.frame, ways, lying, hubs)
+
+
+def spliced(
+    first: Flat, second: Flat, node_place: Sequence[int], value_place: Callable[[int], int], until: int
+) -> Flat:
+    """What comes before a place as in the one plan, all else as in the other; -1 is nowhere."""
+    ways = [a if 0 <= place < until else b for a, b, place in zip(first.ways, second.ways, node_place)]
+    lying = {v: first.lying[v] if 0 <= value_place(v) < until else spec for v, spec in second.lying.items()}
+    found = Flat(second.frame, ways, lying, {})
+    for v, hub in second.hubs.items():
+        found.hubs[v] = first.hubs[v] if v in first.hubs and 0 <= value_place(v) < until else hub
+    for v in found.hubs:
+        if v in found.frame.lives.shows:
+            found.hubs[v] = found.home(v)
+    return found
+
+
+def _saved(low: Flat, high: Flat, part: Part) -> int:
+    """Picoseconds that a part saves."""
+    frame, graph = high.frame, high.frame.graph
+    other = taking(low, high, [part])
+    touched = dict.fromkeys(part.values)
+    states = {state: graph.outputs[o] for o, state in frame.updates.items()}
+    for n in part.nodes:
+        touched.update(dict.fromkeys((*graph.nodes[n].inputs, *graph.nodes[n].results)))
+    touched.update(dict.fromkeys(states[v] for v in part.values if v in states))
+    saved = sum(high.ways[n].time - low.ways[n].time for n in part.nodes)
+    return saved + sum(high.spent(v) - other.spent(v) for v in touched)
