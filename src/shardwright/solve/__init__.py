@@ -7,7 +7,7 @@ solves both.  Deep stacks of equal layers are solved by a short one, at nearly t
 |---|---|
 | `planner` | `best_plan`: the front door; `Asked`: what a plan has to keep to |
 | `strategies` | `Space`: the strategies of every node over all mesh axes together |
-| `routes` | `Routes`: the cheapest ways between all shardings of a tensor; Steiner trees of copies for several readers |
+| `routes` | `Routes`: the cheapest ways between all shardings of a tensor; Steiner trees of copies for readers |
 | `readers` | `Demand`: the shardings that a value may have once it is made, and in which of them who wants it |
 | `model` | `Assigner`: the numeric problems of a graph, and complete shardings from their solutions |
 | `alternatives` | the best plans with one value sharded otherwise: many answers from one set-up |
