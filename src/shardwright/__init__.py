@@ -50,7 +50,7 @@ from .spec import (
     compute_global_shape,
     needs_reshard,
 )
-from .spec.resharding import steps as reshard
+from .spec.resharding.steps import reshard
 
 # Last, since importing the room of that name would bind the name to it.
 from .api.compile import propagate  # isort: skip

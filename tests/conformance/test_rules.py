@@ -17,7 +17,7 @@ import pytest
 from cases import Case
 from meshes import GRID, LINE, SIZES
 from named_samples import NAMED
-from shardwright.discover.book.numpy.names import PREFIXES
+from shardwright.discover.book.names import PREFIXES
 from stablehlo_samples import STABLEHLO
 from test_collectives import EXCHANGES
 

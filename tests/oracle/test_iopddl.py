@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardwright.optimize import presolve as reduce
+from shardwright.optimize import reduce
 from shardwright.optimize import read, solve
 
 ROOT = Path(__file__).parents[2]

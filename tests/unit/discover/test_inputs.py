@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from shardwright.discover.inputs.registry.adversarial import conformed, legal, redraw, shuffled
-from shardwright.discover.inputs.registry.registry import (
+from shardwright.discover.inputs.adversarial import conformed, legal, redraw, shuffled
+from shardwright.discover.inputs.registry import (
     generator_named,
     generators_for,
     make_arange,

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from shardwright.discover.emit.strategy.expression import value_of
+from shardwright.discover.emit.expression import value_of
 
 from shardwright.discover.analyse import factor_line
 from shardwright.discover.learn import state

@@ -7,7 +7,7 @@ import pytest
 
 from shardwright.errors import PlanInfeasible
 from shardwright.optimize import FORBIDDEN, NumericProblem, ilp, solve
-from shardwright.optimize import presolve as reduce
+from shardwright.optimize import reduce
 from shardwright.optimize.fold import fold
 from shardwright.optimize.messages import Messages, ascend
 from shardwright.optimize.presolve import thin, undominated

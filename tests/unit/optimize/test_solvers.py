@@ -11,7 +11,7 @@ import pytest
 
 from shardwright.errors import PlanInfeasible
 from shardwright.optimize import SOLVERS, NumericError, NumericProblem, Progress, solve
-from shardwright.optimize import presolve as reduce
+from shardwright.optimize import reduce
 from shardwright.optimize.elimination import TooWide, order
 from shardwright.optimize.elimination import solve as eliminate
 from shardwright.optimize.presolve import thin

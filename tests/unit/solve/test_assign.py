@@ -25,7 +25,7 @@ from shardwright.solve.planner import Asked, best_plan
 from shardwright.solve.price import price
 from shardwright.solve.repeated.layers import find_layers
 from shardwright.solve.repeated.stack import Stack
-from shardwright.solve.simple.strategies import Space
+from shardwright.solve.strategies import Space
 from shardwright.spec.resharding.single_steps import one_step
 from small_graphs import random_graph, stack
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from shardwright.solve.simple.solver.ahead import Ahead
-from shardwright.solve.simple.solver.strategies import strategies
-from shardwright.solve.simple.solver.trial import Plan, Trial
-from shardwright.solve.simple.solver.walk import Walker
+from shardwright.solve.simple.ahead import Ahead
+from shardwright.solve.simple.strategies import strategies
+from shardwright.solve.simple.trial import Plan, Trial
+from shardwright.solve.simple.walk import Walker
 
 from shardwright import DeviceMesh, Graph, Program
 from shardwright.cost import H100, program_cost, program_memory

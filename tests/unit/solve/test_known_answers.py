@@ -8,9 +8,9 @@ from itertools import product
 from math import prod
 
 import pytest
-from shardwright.solve.simple.solver.strategies import strategies
-from shardwright.solve.simple.solver.trial import Trial
-from shardwright.solve.simple.solver.walk import Walker
+from shardwright.solve.simple.strategies import strategies
+from shardwright.solve.simple.trial import Trial
+from shardwright.solve.simple.walk import Walker
 
 from shardwright import DeviceMesh, Graph, Program, ShardingSpec
 from shardwright.cost import H100, Link

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from shardwright.solve.simple.solver.strategies import MOST, describe, strategies
+from shardwright.solve.simple.strategies import MOST, describe, strategies
 
 from shardwright import DeviceMesh, FactorSharding, Graph, OpShardingRule
 from shardwright.cost import H100, compute_cost
