@@ -32,8 +32,9 @@ from shardwright.cost import RESIDENT, Hardware, hardware_of, program_cost, prog
 from shardwright.frontends.torch import capture_step
 from shardwright.ir.graph import Graph
 from shardwright.lower import lower
+from shardwright.plans import Asked
 from shardwright.propagation.complete import Complete
-from shardwright.solve.planner import Asked, best_plan
+from shardwright.solve.exact import best_plan
 
 CASES: list[tuple[int, str, float | None]] = [
     (1, "d=8", None), (1, "x=4,y=8", None), (1, "x=2,y=4,z=8", None),
@@ -73,7 +74,7 @@ def measure(
         lowering += time.process_time() - began
         return found
 
-    asked = Asked({}, {}, memory=None if memory is None else int(memory * 2**30))
+    asked = Asked.fixing(graph, memory=None if memory is None else int(memory * 2**30))
     began = time.process_time()
     found = best_plan(graph, DeviceMesh(mesh), about, asked, time_limit=limit, measure=held)
     seconds = time.process_time() - began - lowering

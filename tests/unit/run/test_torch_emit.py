@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwright.api.compile import Said, compile_graph
+from by_hand import Said, compile_graph
 from shardwright.errors import SpecError
 from shardwright.frontends.torch import capture, prepare, torch_dtype
 from shardwright.ir.graph import TensorType

@@ -7,13 +7,14 @@ by asking NumPy, on arrays without elements) and writes down an op.  What NumPy 
 
 | file | what it holds |
 |---|---|
-| `trace` | `trace`, `Traced`, `constrain`: from a function to a graph and back to its arguments and results |
+| `framework`, `arrays` | NumPy as engines see it: computing ops, and the array operations behind collectives |
+| `traced` | `trace`, `Traced`, `constrain`: from a function to a graph and back to its arguments and results |
 | `tracer` | `Tracer`: attributes, operators, methods; what needs numbers is refused |
 | `recorder`, `source`, `aliasing` | the program while it is written; the user's lines; values that share memory |
 | `registry`, `emit` | which function is traced by what; how families write ops |
 | `ufuncs`, `contractions`, `reductions`, `norms` | families of functions: those that compute |
 | `shaping`, `joining`, `selecting`, `creating`, `indexing` | families of functions: those that arrange |
-| `evaluate`, `kernels`, `core_kernels` | `prepare`, `evaluate`, `run_graph`: computing ops |
+| `compute`, `kernels`, `core_kernels` | `prepare`, `evaluate`, `run_graph`: computing ops |
 | `samples` | calls of every op, by which its rule is run and compared with what discovery finds |
 | `dtypes`, `trees` | names of element types, `ShapeDtype`; nested arguments |
 
@@ -21,21 +22,60 @@ To extend: write ``@implements("name")`` over a function with NumPy's parameters
 of traced operations or of `emit.node`; a new op also needs a kernel in `kernels` and a rule in the rule book.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
+from ...errors import SpecError
 from . import contractions, core_kernels, creating, indexing, joining, norms, reductions, selecting, shaping, ufuncs
+from .compute import Prepared, evaluate, prepare, run_graph
 from .dtypes import ShapeDtype, dtype_name, numpy_dtype
-from .evaluate import Prepared, evaluate, prepare, run_graph
+from .framework import NUMPY
 from .registry import supported
 from .selecting import erf
-from .trace import Traced, constrain, trace
+from .traced import Traced, constrain, trace
 from .tracer import Tracer, is_traced
+
+FRAMEWORK = NUMPY
+
+
+def accepts(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whatever no other frontend takes is a function of arrays."""
+    return callable(fn)
+
+
+def source_of(
+    fn: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    optimizer: Any = None,
+    loss: Any = None,
+    training: bool = False,
+) -> Traced:
+    """A function of arrays, traced."""
+    for what, given in (("optimizer", optimizer), ("loss", loss)):
+        if given is not None:
+            raise SpecError(
+                f"{what}= is for programs of PyTorch, but neither function nor arguments are of PyTorch",
+                help="give tensors of PyTorch (on the meta device shapes are enough), or leave it out",
+            )
+    if training:
+        raise SpecError(
+            "training steps are for programs of PyTorch, but neither function nor arguments are of PyTorch",
+            help="give a module and tensors of PyTorch",
+        )
+    return trace(fn, *args, **kwargs)
+
 
 _FAMILIES = (contractions, core_kernels, creating, indexing, joining, norms, reductions, selecting, shaping, ufuncs)
 
 __all__ = [
+    "FRAMEWORK",
+    "NUMPY",
     "Prepared",
     "ShapeDtype",
     "Traced",
     "Tracer",
+    "accepts",
     "constrain",
     "dtype_name",
     "erf",
@@ -44,6 +84,7 @@ __all__ = [
     "numpy_dtype",
     "prepare",
     "run_graph",
+    "source_of",
     "supported",
     "trace",
 ]

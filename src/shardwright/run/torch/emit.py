@@ -29,7 +29,7 @@ import torch
 from torch import fx
 
 from ...errors import ShardwrightError
-from ...frontends.torch.evaluate import prepare
+from ...frontends.torch.compute import prepare
 from ...frontends.torch.kernels import KERNELS, ON_NOTHING
 from ...frontends.torch.signatures import Signature, find_op, signature
 from ...frontends.torch.sizes import local_sizes, operand_sizes

@@ -1,4 +1,4 @@
-"""The array operations behind collectives, on PyTorch tensors; scatter and assemble in one process."""
+"""The array operations behind collectives, on PyTorch tensors."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-
-from ...spec.sharding import ShardingSpec
 
 _COMBINE: dict[str, Any] = {
     "sum": torch.add, "avg": torch.add, "max": torch.maximum, "min": torch.minimum, "prod": torch.mul,
@@ -50,25 +48,11 @@ class TorchArrays:
     def item_bytes(self, array: Any) -> int:
         return int(array.element_size())
 
+    def at(self, array: Any, slices: tuple[slice, ...]) -> Any:
+        return array.detach()[slices]
 
-def shard(tensor: Any, spec: ShardingSpec, position: int) -> Any:
-    """The part of a whole tensor that one position holds: a view.  Pending axes are not looked at."""
-    tensor = tensor.detach()
-    return tensor if spec.is_replicated else tensor[spec.local_slices(tensor.shape, position)]
-
-
-def scatter(tensor: Any, spec: ShardingSpec) -> list[Any]:
-    """The shards of a whole tensor, one for each position; they are views of it."""
-    if spec.is_replicated:
-        return [tensor.detach()] * spec.mesh.size
-    return [shard(tensor, spec, position) for position in spec.mesh]
-
-
-def assemble(shards: Sequence[Any], spec: ShardingSpec, shape: Sequence[int]) -> Any:
-    """The whole tensor from its shards; the shard itself where every position has all of it."""
-    if spec.is_replicated:
-        return shards[0]
-    whole = shards[0].new_empty(tuple(shape))
-    for position in spec.mesh:
-        whole[spec.local_slices(shape, position)] = shards[position]
-    return whole
+    def joined(self, like: Any, shape: Sequence[int], parts: Sequence[tuple[tuple[slice, ...], Any]]) -> Any:
+        whole = like.new_empty(tuple(shape))
+        for where, part in parts:
+            whole[where] = part
+        return whole

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -11,21 +14,35 @@ import torch
 from ...errors import TraceError
 from ...ir.digest import program_hash
 from ...ir.graph import Graph, TensorType
+from ..base import (
+    BUFFER,
+    CONSTANT,
+    DATA,
+    GRADIENT,
+    OPTIMIZER,
+    OPTION,
+    PARAMETER,
+    RANDOM,
+    Input,
+    Leaf,
+    Source,
+)
 from .aliasing import Record
+from .compute import run_graph
 from .dispatch import Interrupted, RecordingMode
 from .dtypes import tensor_type
-from .evaluate import run_graph
+from .framework import TORCH
 from .neutral import neutral_forms
 from .private import FakeTensor, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 from .recorder import Recorder
-from .state import GRADIENT, PARAMETER, Session, Slot, find_roots, named_arguments
+from .state import Session, Slot, find_roots, named_arguments
 
 RANDOM_TYPE = TensorType((2,), "i64")
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 
 
 @dataclass(frozen=True)
-class Captured:
+class Captured(Source):
     """A captured program.
 
     The graph's inputs are the tensors among the arguments, then ``slots`` (parameters, buffers, gradients, optimizer
@@ -48,6 +65,10 @@ class Captured:
     """Parameter to output: gradients that the program leaves in ``.grad``, where there was none."""
     cleared: tuple[str, ...] = ()
     """Parameters whose gradient the program resets to None."""
+    roots: tuple[tuple[str, Any], ...] = field(default=(), compare=False, repr=False)
+    """Modules and optimizers that it was captured from."""
+    again: Callable[[tuple[Any, ...], dict[str, Any]], Captured] | None = field(default=None, compare=False, repr=False)
+    """Captures the same for other arguments."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -80,27 +101,108 @@ class Captured:
         inputs = self.inputs(*args, **kwargs)
         return self.deliver(inputs, run_graph(self.graph, inputs))
 
-    def deliver(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
+    def deliver(self, given: Sequence[Any], outputs: Sequence[Any]) -> Any:
         """Given the graph's outputs: change what the program changes, and return what it returns."""
-        held = {tensor.untyped_storage().data_ptr() for tensor in inputs}
+        state = [self.read(slot) for slot in range(len(self.graph.inputs) - self.leaves)]
+        held = {tensor.untyped_storage().data_ptr() for tensor in (*given, *state)}
         outputs = [
             output.clone() if output.untyped_storage().data_ptr() in held else output  # state is written in place below
             for output in outputs
         ]
         for position, output in self.graph.updates:
             if position < self.leaves:
-                with torch.no_grad():
-                    inputs[position].copy_(outputs[output])
-            elif position < self.leaves + len(self.slots):
-                self.slots[position - self.leaves].write(outputs[output])
-            else:  # key and step of random numbers
-                self.consts[position - self.leaves - len(self.slots)].copy_(outputs[output])
+                self.write_data(given[position], outputs[output])
+            else:
+                self._put(position - self.leaves, outputs[output])
         owners = {slot.name: slot.owner for slot in self.slots if slot.kind == PARAMETER}
         for name, output in self.gradients.items():
             owners[name].grad = outputs[output]
         for name in self.cleared:
             owners[name].grad = None
         return self.result(outputs)
+
+    # -- as a `Source` --------------------------------------------------------------------------------------
+
+    framework = TORCH
+
+    @cached_property
+    def inputs_are(self) -> tuple[Input, ...]:
+        """Arguments, then slots, then constants; a constant that the program changes is its key of random numbers."""
+        graph, names = self.graph, self.names
+        shapes = [graph.type(value).shape for value in graph.inputs[: self.leaves]]
+        firsts = Counter(shape[0] for shape in shapes if shape)
+        batch = max(firsts, key=lambda size: firsts[size], default=None)
+        found = [
+            Input(name, DATA, batch_dim=0 if shape and shape[0] == batch else None)
+            for name, shape in zip(names, shapes)
+        ]
+        changed = {position for position, _ in graph.updates}
+        parameters = {id(slot.owner): slot.name for slot in self.slots if slot.kind == PARAMETER}
+        for position, slot in enumerate(self.slots, self.leaves):
+            own = slot.kind in (PARAMETER, BUFFER)
+            owner = "" if own else parameters.get(id(slot.owner), "")
+            number = not graph.type(graph.inputs[position]).shape and position not in changed
+            role = OPTION if slot.kind == OPTIMIZER and number else slot.kind
+            found.append(Input(slot.name, role, (slot.name if own else owner).rpartition(".")[0], owner))
+        rest = range(self.leaves + len(self.slots), len(graph.inputs))
+        return (*found, *(Input(names[at], RANDOM if at in changed else CONSTANT) for at in rest))
+
+    @property
+    def data_count(self) -> int:
+        return self.leaves
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        found = self.tensors(*args, **kwargs)
+        for value, tensor in zip(self.graph.inputs, found):
+            if tensor_type(tensor) != self.graph.type(value):
+                name, wanted = self.graph.values[value].name, self.graph.type(value)
+                raise TraceError(
+                    f"{name} is {tensor_type(tensor)}, but the program was captured for {wanted}",
+                    help="give tensors of these shapes and types, or capture the program again for others",
+                )
+        return found
+
+    def read(self, slot: int) -> Any:
+        return self.slots[slot].read() if slot < len(self.slots) else self.consts[slot - len(self.slots)]
+
+    def write(self, slot: int, array: Any) -> None:
+        self._put(slot, array.clone())
+
+    def _put(self, slot: int, array: Any) -> None:
+        if slot < len(self.slots):
+            self.slots[slot].write(array)
+        else:  # key and step of random numbers
+            self.consts[slot - len(self.slots)].copy_(array)
+
+    def write_data(self, given: Any, array: Any) -> None:
+        with torch.no_grad():
+            given.copy_(array)
+
+    def write_gradient(self, name: str, array: Any) -> None:
+        owner = next(slot.owner for slot in self.slots if slot.kind == PARAMETER and slot.name == name)
+        owner.grad = array.clone()
+
+    def result_tree(self) -> Any:
+        return tree_unflatten([Leaf() if is_tensor else None for is_tensor in self.out_tensors], self.out_spec)
+
+    @property
+    def results(self) -> int:
+        return sum(self.out_tensors)
+
+    def fingerprint(self) -> str:
+        """Of modules' modes, what is trained, and how optimizers group it; numbers among options may change."""
+        facts: list[object] = []
+        for name, root in self.roots:
+            if isinstance(root, torch.nn.Module):
+                facts += [(name, path, type(part).__name__, part.training) for path, part in root.named_modules()]
+                facts += [(name, path, p.requires_grad) for path, p in root.named_parameters()]
+            else:
+                facts += [(name, type(root).__name__, [len(group["params"]) for group in root.param_groups])]
+        return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+    def recapture(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Captured:
+        assert self.again is not None
+        return self.again(args, dict(kwargs))
 
     def result(self, outputs: Sequence[Any]) -> Any:
         """What the program returns, from the graph's outputs."""
@@ -133,7 +235,8 @@ def capture(fn: Callable[..., Any] | Any, *args: Any, **kwargs: Any) -> Captured
         from .exported import as_module
 
         fn = as_module(fn)
-    return _run(fn, fn, args, kwargs, grad=not isinstance(fn, torch.nn.Module))
+    made = _run(fn, fn, args, kwargs, grad=not isinstance(fn, torch.nn.Module))
+    return replace(made, again=lambda args, kwargs: capture(fn, *args, **kwargs))
 
 
 def capture_step(
@@ -163,7 +266,11 @@ def capture_step(
             optimizer.zero_grad()
         return value.detach()
 
-    return _run(step, model, args, kwargs, grad=True, more=[("optimizer", optimizer)] if optimizer else ())
+    made = _run(step, model, args, kwargs, grad=True, more=[("optimizer", optimizer)] if optimizer else ())
+    return replace(
+        made,
+        again=lambda args, kwargs: capture_step(model, *args, optimizer=optimizer, loss=loss, **kwargs),
+    )
 
 
 def _loss(out: Any) -> Any:
@@ -218,6 +325,7 @@ def _run(
         session.finished(),
         tuple(mode.consts),
         *ends,
+        roots=(*session.modules, *session.optimizers),
     )
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,16 +13,18 @@ from ...errors import TraceError
 from ...ir.core import CONSTRAINT
 from ...ir.graph import Graph
 from ...spec.sharding import Shape
+from ..base import CONSTANT, DATA, Input, Leaf, Source
+from .compute import run_graph
 from .dtypes import Array, DType, tensor_type
 from .emit import lift, node
-from .evaluate import run_graph
+from .framework import NUMPY
 from .recorder import Recorder, check_current, recording
 from .tracer import Tracer
 from .trees import Path, Tree, flatten, match, path_name, unflatten
 
 
 @dataclass(frozen=True)
-class Traced:
+class Traced(Source):
     """A captured function.
 
     The graph's inputs are the arrays among the arguments, in order, then ``consts``: arrays that the function closed
@@ -61,6 +63,34 @@ class Traced:
     def unflatten(self, outputs: Sequence[Any]) -> Any:
         """The function's result from the graph's outputs."""
         return unflatten(self.out_tree, outputs)
+
+    fn: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
+
+    framework = NUMPY
+
+    @property
+    def inputs_are(self) -> tuple[Input, ...]:
+        data = [Input(name, DATA) for name in self.names]
+        return (*data, *(Input(name, CONSTANT) for name in self.const_names))
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        return self.flatten(*args, **kwargs)[: len(self.names)]
+
+    def result(self, outputs: Sequence[Any]) -> Any:
+        return self.unflatten([array[()] for array in outputs])
+
+    def result_tree(self) -> Any:
+        return unflatten(self.out_tree, [Leaf()] * self.out_tree.leaves)
+
+    def read(self, slot: int) -> Any:
+        return self.consts[slot]
+
+    def write(self, slot: int, array: Any) -> None:
+        raise TraceError("a traced function has no state to write")
+
+    def recapture(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Traced:
+        assert self.fn is not None
+        return trace(self.fn, *args, **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Evaluate on whole arrays."""
@@ -108,6 +138,7 @@ def trace(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Traced:
         tuple(inputs[len(leaves) :]),
         tuple(name for name, argument in zip(inputs, arguments) if argument.version),
         paths,
+        fn,
     )
 
 

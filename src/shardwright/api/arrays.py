@@ -14,13 +14,18 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import NDArray
 
+from ..cost.hardware import hardware_of
 from ..errors import SpecError
-from ..frontends.numpy import ShapeDtype, Traced, constrain, prepare, trace
+from ..frontends.numpy import ShapeDtype, Traced, constrain, is_traced, prepare, trace
 from ..frontends.numpy.trees import Tree, flatten, unflatten
+from ..ir.graph import Graph
+from ..ir.program import Program
+from ..lower import lower
+from ..plans.asked import Asked, Request, spec_text
 from ..run import CompiledProgram, VirtualEngine, assemble, scatter
+from ..solve.planner import Planner
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import DimSpec, ShardingSpec
-from .compile import Said, compile_graph
 from .log import log
 from .random import normal_part
 
@@ -76,7 +81,8 @@ class ShardedArray(NDArrayOperatorsMixin):
     def numpy(self) -> Array:
         """The whole tensor, gathered on the host."""
         log.add("gather", "numpy", "+".join(map(str, self.spec.sharded_axes)), sum(s.nbytes for s in self.shards))
-        return assemble(self.shards, self.spec, self.shape)[()]
+        whole: Array = assemble(self.shards, self.spec, self.shape)
+        return whole[()]
 
     full_tensor = numpy
 
@@ -227,9 +233,17 @@ def _compile(
 
     call.__name__ = getattr(func, "__name__", "call")
     traced = trace(call, *[ShapeDtype(tuple(leaf.shape), leaf.dtype) for leaf in leaves])
-    said = Said(dict(zip(traced.graph.inputs, specs)))
-    lowered = compile_graph(traced.graph, mesh, said)
-    return _Compiled(traced, lowered.complete.inputs, VirtualEngine(mesh, prepare).compile(lowered.program))
+    program = program_by_specs(traced.graph, mesh, specs)
+    inputs = tuple(program.values[value].spec for value in program.inputs)
+    return _Compiled(traced, inputs, VirtualEngine(mesh, prepare).compile(program))
+
+
+def program_by_specs(graph: Graph, mesh: DeviceMesh, specs: Sequence[ShardingSpec]) -> Program:
+    """A program of one call, whose arguments are sharded so."""
+    names = [graph.values[value].name for value in graph.inputs]
+    requests = [Request("in_specs", (name, str(spec)), spec=spec) for name, spec in zip(names, specs)]
+    asked = Asked.of(graph, mesh, requests)
+    return lower(Planner(graph, mesh, hardware_of("virtual"), asked).said)
 
 
 # -- making arrays --------------------------------------------------------------------------------------
@@ -256,9 +270,9 @@ def asarray(array: Any, *, mesh: Any, spec: Any = None, engine: Any = None) -> A
     With ``engine="torch"`` (and for PyTorch tensors) it becomes a `ShardedTensor`, on real processes under torchrun.
     """
     if engine is not None or type(array).__module__.split(".")[0] == "torch":
-        from .sharded_torch import place
+        from . import tensors
 
-        return place(array, mesh, _place(mesh, array.shape, spec), engine or "virtual")
+        return tensors.place(array, mesh, _place(mesh, array.shape, spec), engine or "virtual")
     whole = np.asarray(array)
     where = _place(mesh, whole.shape, spec)
     event = "broadcast" if where.is_replicated else "scatter"
@@ -276,9 +290,9 @@ def randn(*shape: Any, mesh: Any, spec: Any = None, seed: int = 0, dtype: Any = 
     where = _place(mesh, size, spec)
     log.add("create", f"randn {list(size)}", "+".join(map(str, where.sharded_axes)))
     if engine is not None:
-        from . import sharded_torch
+        from . import tensors
 
-        return sharded_torch.randn(size, mesh, where, seed, dtype, engine)
+        return tensors.randn(size, mesh, where, seed, dtype, engine)
     shards = [normal_part(size, where.local_slices(size, p), seed).astype(dtype) for p in where.mesh]
     return ShardedArray(shards, where, size)
 
@@ -297,11 +311,24 @@ def _filled(
     where = _place(mesh, shape, spec)
     log.add("create", f"{name} {list(shape)}", "+".join(map(str, where.sharded_axes)))
     if engine is not None:
-        from . import sharded_torch
+        from . import tensors
 
-        return sharded_torch.filled(name, make, shape, mesh, where, dtype, engine)
+        return tensors.filled(name, make, shape, mesh, where, dtype, engine)
     return ShardedArray([make(where.local_shape(shape, p), dtype) for p in where.mesh], where, shape)
 
 
 def _shape(shape: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else tuple(shape)
+
+
+def with_sharding_constraint(x: Any, spec: Any) -> Any:
+    """Inside a traced function: from here on the value is sharded like this.  Elsewhere: the value itself."""
+    if hasattr(x, "redistribute") and hasattr(x, "shards"):
+        return x.redistribute(spec)
+    if is_traced(x):
+        return constrain(x, spec_text(spec))
+    if type(x).__module__.split(".")[0] == "torch":
+        from . import tensors
+
+        return tensors.constrain(x, spec_text(spec))
+    return x

@@ -13,15 +13,15 @@ from typing import Any
 import torch
 
 from ..errors import SpecError
-from ..frontends.torch import Captured, capture, constrain
+from ..frontends.torch import TORCH, Captured, capture, constrain
 from ..frontends.torch.private import tree_flatten, tree_unflatten
+from ..run.engine import engine_for
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
-from .compile import Said, compile_graph
 from .log import log
 from .random import normal_part
-from .torch_programs import engine_for
 
+__all__ = ["ShardedTensor", "constrain", "filled", "place", "randn", "run_eagerly", "shared_engine"]
 _OPERATORS = (
     "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "mod", "pow", "rpow", "matmul",
     "rmatmul", "neg", "abs", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "invert", "getitem",
@@ -31,7 +31,8 @@ _OPERATORS = (
 class ShardedTensor:
     """A tensor in shards; ``shards`` is what the engine holds of it.
 
-    >>> x = filled("ones", torch.ones, (4, 2), "w=2", None, torch.float64, "virtual")
+    >>> spec = ShardingSpec.parse("[w, _]", DeviceMesh("w=2"))
+    >>> x = place(torch.ones(4, 2, dtype=torch.float64), "w=2", spec, "virtual")
     >>> print(x.spec, (x + 1).sum().full_tensor())
     [w, _] tensor(16., dtype=torch.float64)
     """
@@ -180,8 +181,9 @@ def _compile(
     ]
     with torch.no_grad():
         captured = capture(call, *stand_ins)
-    lowered = compile_graph(captured.graph, mesh, Said(dict(zip(captured.graph.inputs, specs))))
-    return _Compiled(captured, lowered.complete.inputs, lowered.program, engine.compile(lowered.program))
+    program = program_by_specs(captured.graph, mesh, specs)
+    inputs = tuple(program.values[value].spec for value in program.inputs)
+    return _Compiled(captured, inputs, program, engine.compile(program))
 
 
 # -- making tensors -------------------------------------------------------------------------------------
@@ -195,7 +197,7 @@ def shared_engine(mesh: Any, engine: Any) -> Any:
         return engine
     key = (DeviceMesh.of(mesh), engine)
     if key not in _engines:
-        _engines[key] = engine_for(mesh, engine)
+        _engines[key] = engine_for(mesh, TORCH, engine)
     return _engines[key]
 
 
@@ -217,15 +219,12 @@ def randn(shape: Sequence[int], mesh: Any, spec: ShardingSpec, seed: int, dtype:
 
 
 def filled(
-    name: str, make: Callable[..., Any], shape: Sequence[int], mesh: Any, spec: Any, dtype: Any, engine: Any
+    name: str, make: Callable[..., Any], shape: Sequence[int], mesh: Any, spec: ShardingSpec, dtype: Any, engine: Any
 ) -> ShardedTensor:
-    from .sharded import default_spec
-
-    where = default_spec(DeviceMesh.of(mesh), shape) if spec is None else spec
     kind = _dtype(dtype)
     fill: Any = {"zeros": torch.zeros, "ones": torch.ones}.get(name, make)
     held = shared_engine(mesh, engine)
-    return _made(lambda p: fill(where.local_shape(shape, p), dtype=kind), where, shape, held, kind)  # type: ignore[no-any-return]
+    return _made(lambda p: fill(spec.local_shape(shape, p), dtype=kind), spec, shape, held, kind)  # type: ignore[no-any-return]
 
 
 def place(array: Any, mesh: Any, spec: ShardingSpec, engine: Any) -> ShardedTensor:

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..spec.sharding import ShardingSpec
-
 Array = NDArray[Any]
 
 _COMBINE = {"sum": np.add, "avg": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
@@ -47,19 +45,11 @@ class NumpyArrays:
     def item_bytes(self, array: Array) -> int:
         return array.dtype.itemsize
 
+    def at(self, array: Array, slices: tuple[slice, ...]) -> Array:
+        return array[slices] if slices else array
 
-def scatter(array: Array, spec: ShardingSpec) -> list[Array]:
-    """The shards of a whole array, one for each position; slicing on the host, no collective."""
-    if spec.is_replicated:
-        return [array] * spec.mesh.size
-    return [array[spec.local_slices(array.shape, position)] for position in spec.mesh]
-
-
-def assemble(shards: Sequence[Array], spec: ShardingSpec, shape: Sequence[int]) -> Array:
-    """The whole array from its shards, on the host."""
-    if spec.is_replicated:
-        return shards[0]
-    whole = np.empty(tuple(shape), shards[0].dtype)
-    for position in spec.mesh:
-        whole[spec.local_slices(shape, position)] = shards[position]
-    return whole
+    def joined(self, like: Array, shape: Sequence[int], parts: Sequence[tuple[tuple[slice, ...], Array]]) -> Array:
+        whole = np.empty(tuple(shape), like.dtype)
+        for where, part in parts:
+            whole[where] = part
+        return whole
