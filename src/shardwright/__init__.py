@@ -49,8 +49,8 @@ from .spec import (
     ShardingSpec,
     compute_global_shape,
     needs_reshard,
+    reshard,
 )
-from .spec.resharding.steps import reshard
 
 # Last, since importing the room of that name would bind the name to it.
 from .api.compile import propagate  # isort: skip

@@ -18,7 +18,7 @@ from ..solve.model import Assigner
 from ..solve.planner import without_collecting
 from ..solve.repeated.layers import find_layers
 from ..spec.axes import axes_text
-from ..spec.resharding.steps import reshard_bytes
+from ..spec.resharding.cheapest import reshard_bytes
 from ..spec.sharding import ShardingSpec
 from .problem import Candidate, Problem, held_by
 

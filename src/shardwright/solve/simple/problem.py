@@ -26,7 +26,8 @@ from ...rules.registry import find
 from ...spec.axes import Axes
 from ...spec.mesh import DeviceMesh
 from ...spec.op_record import Flow
-from ...spec.resharding.steps import Step, reshard
+from ...spec.resharding.cheapest import reshard
+from ...spec.resharding.steps import Step
 from ...spec.rule import OpShardingRule
 from ...spec.sharding import ShardingSpec, wrong_mesh
 
