@@ -139,7 +139,7 @@ class GraphReader(Reader):
         return self.names[name]
 
     def tensor_type(self) -> TensorType:
-        dtype, shape, _ = read_tensor(self, None)
+        dtype, shape, _, _ = read_tensor(self, None)
         return TensorType(shape, dtype)
 
     def graph(self) -> Graph:

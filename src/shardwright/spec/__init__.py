@@ -9,14 +9,15 @@ Pure Python, no framework.  One notation for everything, one parser (`notation`)
 | `chunks` | how a dim is cut, uneven and empty shards included |
 | `sharding` | `DimSpec`, `ShardingSpec`, `P`, `compute_global_shape`, `needs_reshard` |
 | `collective` | the collectives and their bytes: the one place that defines them |
-| `notation` | the reader of every string |
-| `rule`, `bind` | `RulePattern` as written, `OpShardingRule` bound to shapes |
+| `notation` | the reader of every string: it gives parts, the nouns are made of them |
+| `rule` | `RulePattern` as written, `OpShardingRule` bound to shapes |
+| `rule_parts`, `bind` | what both are made of; from the one and shapes to the other |
 | `factors` | `FactorSharding`: factors -> axes, for one op |
 | `op_record` | `OpRecord`: all the rule book knows of an op |
 | `resharding/` | `reshard`, `reshard_table`: from any sharding to any other |
-| `interop` | PyTorch's placements and JAX's PartitionSpecs, without importing either |
+| `foreign`, `interop` | PyTorch's placements and JAX's PartitionSpecs, read and written, without importing either |
 
-To extend: a new way to write a sharding goes into `interop.read_spec`; a new step of resharding into
+To extend: a new way to write a sharding goes into `ShardingSpec.of`; a new step of resharding into
 `resharding.moves` (what it does), `collective` (what it costs), `resharding.lower_bound` (why the bound still holds)
 and `tests/simulate.py` (what it means).
 """
