@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+
 from shardwright.cli.group import main
 
 ROOT = Path(__file__).parents[1]

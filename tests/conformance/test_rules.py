@@ -17,10 +17,10 @@ import pytest
 from cases import Case
 from meshes import GRID, LINE, SIZES
 from named_samples import NAMED
-from shardwright.discover.book.names import PREFIXES
 from stablehlo_samples import STABLEHLO
 from test_collectives import EXCHANGES
 
+from shardwright.discover.book.names import PREFIXES
 from shardwright.frontends.numpy.samples import SAMPLES, Sample, arguments
 from shardwright.rules import records
 from shardwright.spec.axes import Axes

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from shardwright.cli.group import main
 
+from shardwright.cli.group import main
 from shardwright.plans import Plan
 
 PROGRAM = """

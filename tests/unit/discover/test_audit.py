@@ -13,12 +13,12 @@ pytest.importorskip("torch")
 pytest.importorskip("expecttest", reason="the samples are OpInfo's")
 
 import torch
+
 from shardwright.discover.audit.cases import case_of, difference, examine, simplified
 from shardwright.discover.audit.operators import Audit, audit_all, audit_operator
 from shardwright.discover.audit.report import render_markdown
 from shardwright.discover.audit.samples import calls_of, cubes, value_groups, varied
 from shardwright.discover.audit.scripts import script, script_name
-
 from shardwright.discover.operator import Sample, Slot
 from shardwright.discover.placement import P, S
 from shardwright.discover.torch.ops import torch_operator

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from shardwright.errors import PlanInfeasible
-from shardwright.optimize import FORBIDDEN, NumericProblem, ilp, solve
-from shardwright.optimize import reduce
+from shardwright.optimize import FORBIDDEN, NumericProblem, ilp, reduce, solve
 from shardwright.optimize.fold import fold
 from shardwright.optimize.messages import Messages, ascend
 from shardwright.optimize.presolve import thin, undominated

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from shardwright.errors import PlanInfeasible
-from shardwright.optimize import SOLVERS, NumericError, NumericProblem, Progress, solve
-from shardwright.optimize import reduce
+from shardwright.optimize import SOLVERS, NumericError, NumericProblem, Progress, reduce, solve
 from shardwright.optimize.elimination import TooWide, order
 from shardwright.optimize.elimination import solve as eliminate
 from shardwright.optimize.presolve import thin
