@@ -12,6 +12,8 @@ A program becomes a `Source`, what is asked of it an `Asked`, what is decided a 
 | `explain` | why a value is sharded as it is; what other shardings of it would cost |
 | `debugging` | the lines of ``shard_map(auto_sharding=True, debug=True)`` |
 | `arrays` | `ShardedArray`, and `randn`, `zeros`, `ones`, `asarray` that make them; `with_sharding_constraint` |
+| `eager` | one call on arrays in shards as a Program |
+| `front` | the seeds' functions on text, `P` and functions |
 | `tensors` | `ShardedTensor`: the same of PyTorch tensors, on real processes, too |
 | `random` | counter-based random numbers: a function of the global index |
 | `log` | the flat log of what sharded arrays do |

@@ -14,18 +14,14 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import NDArray
 
-from ..cost.hardware import hardware_of
 from ..errors import SpecError
 from ..frontends.numpy import ShapeDtype, Traced, constrain, is_traced, prepare, trace
 from ..frontends.numpy.trees import Tree, flatten, unflatten
-from ..ir.graph import Graph
-from ..ir.program import Program
-from ..lower import lower
-from ..plans.asked import Asked, Request, spec_text
+from ..plans.asked import spec_text
 from ..run import CompiledProgram, VirtualEngine, assemble, scatter
-from ..solve.planner import Planner
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import DimSpec, ShardingSpec
+from .eager import program_by_specs
 from .log import log
 from .random import normal_part
 
@@ -236,14 +232,6 @@ def _compile(
     program = program_by_specs(traced.graph, mesh, specs)
     inputs = tuple(program.values[value].spec for value in program.inputs)
     return _Compiled(traced, inputs, VirtualEngine(mesh, prepare).compile(program))
-
-
-def program_by_specs(graph: Graph, mesh: DeviceMesh, specs: Sequence[ShardingSpec]) -> Program:
-    """A program of one call, whose arguments are sharded so."""
-    names = [graph.values[value].name for value in graph.inputs]
-    requests = [Request("in_specs", (name, str(spec)), spec=spec) for name, spec in zip(names, specs)]
-    asked = Asked.of(graph, mesh, requests)
-    return lower(Planner(graph, mesh, hardware_of("virtual"), asked).said)
 
 
 # -- making arrays --------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from ..solve.model import Assigner
 from ..solve.planner import Planner
 from ..solve.repeated.layers import find_layers
 from ..spec.axes import axes_text
-from ..spec.resharding.steps import reshard_bytes
+from ..spec.resharding.cheapest import reshard_bytes
 from ..spec.sharding import ShardingSpec
 
 MOST = 12

@@ -15,8 +15,8 @@ from ..propagation import Propagated, rule_of, run_hierarchical_propagation_pass
 from ..propagation import propagate_sharding as propagate_op
 from ..rules.extract import GraphExtractor as OfGraph
 from ..spec.mesh import DeviceMesh
+from ..spec.resharding.cheapest import reshard as reshard_specs
 from ..spec.resharding.steps import Step
-from ..spec.resharding.steps import reshard as reshard_specs
 from ..spec.rule import OpShardingRule
 from ..spec.sharding import P, ShardingSpec
 from ..spec.sharding import needs_reshard as specs_differ

@@ -18,6 +18,7 @@ from ..frontends.torch.private import tree_flatten, tree_unflatten
 from ..run.engine import engine_for
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
+from .eager import program_by_specs
 from .log import log
 from .random import normal_part
 

@@ -21,7 +21,8 @@ from functools import cached_property
 from math import prod
 from typing import NamedTuple
 
-from ..ir.graph import Graph, flat_operands
+from ..ir.graph import Graph
+from ..ir.nodes import flat_operands
 from ..ir.program import Instr, Program
 from ..spec.axes import axes_size
 from ..spec.sharding import Shape, ShardingSpec

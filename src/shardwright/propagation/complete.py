@@ -19,7 +19,7 @@ from ..ir.graph import Graph, Node
 from ..plans.complete import Complete, Decision, held_by_caller
 from ..spec.axes import Axes
 from ..spec.mesh import DeviceMesh
-from ..spec.resharding.steps import reshard_bytes
+from ..spec.resharding.cheapest import reshard_bytes
 from ..spec.rule import OpShardingRule
 from ..spec.sharding import ShardingSpec
 from .choices import Choice, choices, forced_choices, legal_spec

@@ -165,7 +165,8 @@ def test_a_plan_says_what_it_was_asked_for():
         {"kind": "memory", "says": "2 GiB"},
     ]
     assert [str(request) for request in made.data.asked.written] == [
-        "in_specs: x = [dp, _]", "out_specs: output 0 = [dp, _]", '"w1": "[_, tp]"', '"w*": "[tp, _]"', 'pin("5", "[dp, tp]")', 'forbid("x", "tp")', 'cap_gather("1 GiB")',
+        "in_specs: x = [dp, _]", "out_specs: output 0 = [dp, _]", '"w1": "[_, tp]"', '"w*": "[tp, _]"',
+        'pin("5", "[dp, tp]")', 'forbid("x", "tp")', 'cap_gather("1 GiB")',
         "cap_gather(2147483648)", 'memory="2 GiB"',
     ]  # fmt: skip
     loaded = sw.load_plan(made.to_json(), mlp, *args)

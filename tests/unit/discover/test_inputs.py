@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from shardwright.discover.inputs import registry as inputs
 from shardwright.discover.inputs.adversarial import conformed, legal, redraw, shuffled
 from shardwright.discover.inputs.registry import (
     generator_named,
@@ -18,7 +19,6 @@ from shardwright.discover.inputs.registry import (
     standard_generators,
     unregister_generator,
 )
-from shardwright.discover.inputs.registry import registry as inputs
 from shardwright.discover.operator import Argument, NumpyLibrary, Operator, Sample, Slot
 from shardwright.errors import DiscoverError
 

@@ -21,7 +21,7 @@ from shardwright.lower.lowering import LOCAL_STEPS
 from shardwright.run import VirtualEngine
 from shardwright.run.torch import NamedGroups, TorchArrays, assemble, emit, scatter
 from shardwright.spec.mesh import DeviceMesh
-from shardwright.spec.resharding.steps import reshard
+from shardwright.spec.resharding.cheapest import reshard
 from shardwright.spec.sharding import ShardingSpec
 
 torch.set_num_threads(1)

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ...errors import TraceError, near_misses
 from .recorder import place
 
-if TYPE_CHECKING:
-    from .tracer import Tracer
-
+Traced = TypeVar("Traced")
 F = TypeVar("F", bound=Callable[..., Any])
 INSTEAD = "write it with functions that are, or compute it outside and pass the result as an argument"
 DATA_DEPENDENT = {
@@ -65,18 +63,18 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: di
     return _hooks["ufunc"](ufunc, method, inputs, kwargs)
 
 
-def getitem(tracer: Tracer, key: Any) -> Tracer:
-    made: Tracer = _hooks["getitem"](tracer, key)
+def getitem(tracer: Traced, key: Any) -> Traced:
+    made: Traced = _hooks["getitem"](tracer, key)
     return made
 
 
-def setitem(tracer: Tracer, key: Any, value: Any) -> None:
+def setitem(tracer: Any, key: Any, value: Any) -> None:
     _hooks["setitem"](tracer, key, value)
 
 
-def fit_in_place(target: Tracer, made: Tracer) -> Tracer:
+def fit_in_place(target: Traced, made: Traced) -> Traced:
     """The result of an in-place operator, brought to the type of its target."""
-    fitted: Tracer = _hooks["fit_in_place"](target, made)
+    fitted: Traced = _hooks["fit_in_place"](target, made)
     return fitted
 
 

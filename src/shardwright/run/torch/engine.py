@@ -29,7 +29,7 @@ from ...ir.program import Instr, Local, Program
 from ...lower.lowering import LOCAL_STEPS
 from ...spec.chunks import nested_chunk
 from ...spec.mesh import DeviceMesh
-from ...spec.resharding.steps import reshard
+from ...spec.resharding.cheapest import reshard
 from ...spec.sharding import ShardingSpec
 from ..engine import COMPILE, EngineBase, Executed
 from ..lifetimes import take_over

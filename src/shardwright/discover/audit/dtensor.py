@@ -1,8 +1,8 @@
 """What PyTorch's DTensor does with tensors that lie like this: what its rules claim, and what its dispatcher gives.
 
-Everything that touches the inside of ``torch.distributed.tensor`` is in this file.  It has no public way to ask for
-a rule without running it: so the sharding propagator is asked directly, past its cache, for `claim`; and a whole
-call is run in one process, with a fake process group and ``LocalTensorMode``, for `run_dispatched`.
+PyTorch has no public way to ask for a rule without running it: so the sharding propagator is asked directly, past its
+cache, for `claim`; and a whole call is run in one process, with a fake process group and ``LocalTensorMode``, for
+`run_dispatched`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,24 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed._local_tensor import LocalTensor, LocalTensorMode
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
-from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
-from torch.distributed.tensor._op_schema import OpSchema
 from torch.distributed.tensor.debug import CommDebugMode
-from torch.distributed.tensor.debug import _clear_sharding_prop_cache as _clear_cache
 from torch.distributed.tensor.placement_types import Placement as TorchPlacement
-from torch.utils import _pytree as pytree
 
 from ..operator import Array, Sample, slots_in
 from ..placement import P, Placement, R, S
+from .private import (
+    DTensorSpec,
+    LocalTensor,
+    LocalTensorMode,
+    OpSchema,
+    RuntimeSchemaInfo,
+    TensorMeta,
+    clear_cache,
+    fake_store,
+    tree_leaves,
+)
 
 RANKS = 16
 """Ranks of the fake process group: meshes are as large as this at most."""
@@ -158,7 +164,7 @@ def run_dispatched(
     """
     function = overload_named(call) if isinstance(call, str) else call
     with _quiet():
-        _clear_cache()  # type: ignore[no-untyped-call]
+        clear_cache()  # type: ignore[no-untyped-call]
         try:
             if before is not None:
                 try:
@@ -169,7 +175,7 @@ def run_dispatched(
         except Exception as error:
             return Dispatched(error=_one_line(error))
         finally:
-            _clear_cache()  # type: ignore[no-untyped-call]
+            clear_cache()  # type: ignore[no-untyped-call]
 
 
 def torch_placement(placement: Placement) -> TorchPlacement:
@@ -214,9 +220,7 @@ def _propagator() -> Any:
 def _mesh(world: int) -> DeviceMesh:
     """A 1-D mesh over the first ranks of a fake process group, which is started once a process."""
     if not dist.is_initialized():
-        from torch.testing._internal.distributed.fake_pg import FakeStore  # also registers the fake backend
-
-        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
+        dist.init_process_group("fake", store=fake_store(), rank=0, world_size=RANKS)
     return DeviceMesh("cpu", list(range(world)))
 
 
@@ -250,8 +254,6 @@ def _meta(array: Array) -> TensorMeta:
 
 
 def _with_pytree(info: Any) -> Any:
-    from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
-
     if info is None:
         return RuntimeSchemaInfo(needs_pytree=True)
     return RuntimeSchemaInfo(info.static_argnum, info.static_kwargkey, needs_pytree=True)
@@ -268,7 +270,7 @@ def _answer(asked: _Asked, inputs: tuple[Placement, ...]) -> Claim:
     outputs = tuple(None if s is None else lies(s.placements[0]) for s in specs)
     if not answer.needs_redistribute:
         return Claim(outputs)
-    leaves = pytree.tree_leaves(answer.redistribute_schema.args_schema)
+    leaves = tree_leaves(answer.redistribute_schema.args_schema)
     wanted = [lies(leaf.placements[0]) for leaf in leaves if isinstance(leaf, DTensorSpec)]
     target: list[Lies] = list(inputs)  # tensors given by keyword are never moved
     for index, placement in zip(asked.positional, wanted):
@@ -321,7 +323,7 @@ def _dispatch(
         counting = CommDebugMode()  # type: ignore[no-untyped-call]
         with counting:
             result = function(*args, **kwargs)
-        found = [item for item in pytree.tree_leaves(result) if isinstance(item, torch.Tensor)]
+        found = [item for item in tree_leaves(result) if isinstance(item, torch.Tensor)]
         outputs, agree = [], True
         for item in found:
             value, same = _whole(item)
