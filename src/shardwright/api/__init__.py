@@ -16,14 +16,14 @@ A program becomes a `Source`, what is asked of it an `Asked`, what is decided a 
 | `front` | the seeds' functions on text, `P` and functions |
 | `tensors` | `ShardedTensor`: the same of PyTorch tensors, on real processes, too |
 | `random` | counter-based random numbers: a function of the global index |
-| `log` | the flat log of what sharded arrays do |
+| `event_log` | the flat log of what sharded arrays do |
 
 To extend: what users may ask for is a kind of `plans.asked.Request`; how it runs is an engine in `run`.
 """
 
 from .arrays import ShardedArray, asarray, ones, randn, with_sharding_constraint, zeros
 from .artefact import Plan
-from .log import log
+from .event_log import log
 from .planning import compare, load_plan, plan
 from .sharding import ShardMapped, shard_map, shard_step
 

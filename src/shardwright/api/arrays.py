@@ -22,7 +22,7 @@ from ..run import CompiledProgram, VirtualEngine, assemble, scatter
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import DimSpec, ShardingSpec
 from .eager import program_by_specs
-from .log import log
+from .event_log import log
 from .random import normal_part
 
 Array = NDArray[Any]

@@ -19,7 +19,7 @@ from ..run.engine import engine_for
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
 from .eager import program_by_specs
-from .log import log
+from .event_log import log
 from .random import normal_part
 
 __all__ = ["ShardedTensor", "constrain", "filled", "place", "randn", "run_eagerly", "shared_engine"]

@@ -22,12 +22,14 @@ from ..spec.mesh import DeviceMesh
 from ..spec.resharding.cheapest import reshard_bytes
 from ..spec.rule import OpShardingRule
 from ..spec.sharding import ShardingSpec
+from .book import rule_of as rule_by_book
 from .choices import Choice, choices, forced_choices, legal_spec
-from .engine import RuleOf
-from .parts import complete_parts, in_parts, parts_of
+from .engine import RuleOf, run_hierarchical_propagation_pass
+from .parts import in_parts, parts_of
 
-__all__ = ["Complete", "Decision", "complete", "held_by_caller"]
+__all__ = ["Complete", "Decision", "complete", "complete_parts", "held_by_caller"]
 Spec = ShardingSpec | None
+Specs = tuple[ShardingSpec, ...]
 WORK_PER_BYTE = 1000
 """So many multiply-adds take as long as sending a byte: about the balance of today's machines inside a node."""
 
@@ -132,9 +134,7 @@ class _Completer:
                 f"{node.op} says that it can be split in its parts, but nobody knows them",
                 help="take form(parts) out of its rule, or say what it is made of",
             )
-        found = complete_parts(inner, self.mesh, way.operands, way.results)
-        assert isinstance(found, Complete)
-        return found.moved
+        return complete_parts(inner, self.mesh, way.operands, way.results).moved
 
     def constrain(self, n: int, node: Node) -> Decision:
         spec = self.pinned[node.results[0]].closed()
@@ -206,3 +206,24 @@ class _Completer:
                 spec = ShardingSpec.make(self.mesh, spec.dims)
         self.keep(value, spec)
         return spec
+
+
+# -- ops in their parts -------------------------------------------------------------------------------------
+
+MOST = 20_000
+"""So many completed parts are remembered."""
+_completed: dict[tuple[int, DeviceMesh, Specs, Specs], tuple[Graph, Complete]] = {}
+
+
+def complete_parts(inner: Graph, mesh: DeviceMesh, operands: Specs, results: Specs) -> Complete:
+    """The `Complete` of the parts, between these shardings of the op's operands and results."""
+    key = (id(inner), mesh, operands, results)  # parts are remembered where they come from; comparing them is slow
+    if key not in _completed:
+        given = dict(zip(inner.inputs, operands))
+        wanted = dict(enumerate(results))
+        found = run_hierarchical_propagation_pass(inner, given, rule_by_book, out_specs=wanted)
+        made = complete(inner, mesh, found.specs, rule_by_book, pinned=given, out_specs=wanted)
+        if len(_completed) > MOST:
+            _completed.clear()
+        _completed[key] = (inner, made)
+    return _completed[key][1]

@@ -24,7 +24,7 @@ from shardwright.ir.program import Instr, Local, Program
 from shardwright.run import VirtualEngine
 from shardwright.run import scatter as numpy_scatter
 from shardwright.run.torch import TorchArrays, TorchEngine, emit
-from shardwright.run.torch.emit import IN_FLIGHT
+from shardwright.run.torch.emission import IN_FLIGHT
 from shardwright.run.torch.held import Held
 from shardwright.run.torch.private import OperatorMode
 

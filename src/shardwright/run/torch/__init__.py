@@ -10,7 +10,7 @@ element types): the engine's own collectives and emitted programs share it.
 | `wire` | what is sent for an element type, how it is combined: NaN, bool, half and unsigned types |
 | `groups` | process groups for mesh axes, made once |
 | `exchange` | collectives as one rank carries them out: pack, exchange, unpack |
-| `emit`, `code` | the Program of one rank as a `GraphModule`; the Python it runs |
+| `emission`, `code` | the Program of one rank as a `GraphModule`; the Python it runs |
 | `attention` | which kernel computes attention on a device |
 | `engine` | `TorchEngine`: collectives by name, compiled Programs |
 | `held` | bytes that tensors hold while a program runs |
@@ -30,7 +30,7 @@ from ...frontends.torch.arrays import TorchArrays
 from ...spec.sharding import ShardingSpec
 from ..virtual import assemble as assemble_on_host
 from ..virtual import scatter as scatter_on_host
-from .emit import emit
+from .emission import emit
 from .engine import CompiledRank, TorchEngine, share
 from .groups import Group, NamedGroups, ProcessGroups
 

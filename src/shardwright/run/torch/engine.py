@@ -34,7 +34,7 @@ from ...spec.sharding import ShardingSpec
 from ..engine import COMPILE, EngineBase, Executed
 from ..lifetimes import take_over
 from . import exchange
-from .emit import emit
+from .emission import emit
 from .groups import Group, NamedGroups, ProcessGroups, ranks_along
 from .private import below_autograd
 from .safety import Guard, default_timeout, share_text
