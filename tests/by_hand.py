@@ -10,7 +10,7 @@ from shardwright import DeviceMesh, Graph, Program, ShardingSpec
 from shardwright.cost import hardware_of
 from shardwright.lower import lower
 from shardwright.plans import Asked, Complete
-from shardwright.plans.asked import is_open
+from shardwright.plans.requests import is_open
 from shardwright.solve.planner import Planner
 
 

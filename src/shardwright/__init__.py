@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from .ir import Graph as Graph
     from .ir import GraphBuilder as GraphBuilder
     from .ir import Program as Program
-    from .plans.asked import cap_gather as cap_gather
-    from .plans.asked import forbid as forbid
-    from .plans.asked import pin as pin
+    from .plans.requests import cap_gather as cap_gather
+    from .plans.requests import forbid as forbid
+    from .plans.requests import pin as pin
     from .propagation.engine import run_hierarchical_propagation_pass as run_hierarchical_propagation_pass
     from .rules import rule as rule
     from .rules import sharding_rule as sharding_rule
@@ -97,7 +97,7 @@ _PLACES = {
                "RuleError", "ShardwrightError", "SpecError", "TraceError", "UnknownOpError", "VerifyError"),
     "frontends.numpy": ("ShapeDtype", "trace"),
     "ir": ("Graph", "GraphBuilder", "Program"),
-    "plans.asked": ("cap_gather", "forbid", "pin"),
+    "plans.requests": ("cap_gather", "forbid", "pin"),
     "propagation.engine": ("run_hierarchical_propagation_pass",),
     "rules": ("rule", "sharding_rule"),
     "solve": ("SimpleSolver",),

@@ -18,7 +18,7 @@ A program becomes a `Source`, what is asked of it an `Asked`, what is decided a 
 | `random` | counter-based random numbers: a function of the global index |
 | `event_log` | the flat log of what sharded arrays do |
 
-To extend: what users may ask for is a kind of `plans.asked.Request`; how it runs is an engine in `run`.
+To extend: what users may ask for is a kind of `plans.requests.Request`; how it runs is an engine in `run`.
 """
 
 from .arrays import ShardedArray, asarray, ones, randn, with_sharding_constraint, zeros

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..errors import SpecError
 from ..frontends.numpy import ShapeDtype, Traced, constrain, is_traced, prepare, trace
 from ..frontends.numpy.trees import Tree, flatten, unflatten
-from ..plans.asked import spec_text
+from ..plans.requests import spec_text
 from ..run import CompiledProgram, VirtualEngine, assemble, scatter
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import DimSpec, ShardingSpec

@@ -8,7 +8,8 @@ from ..cost.hardware import hardware_of
 from ..ir.graph import Graph
 from ..ir.program import Program
 from ..lower import lower
-from ..plans.asked import Asked, Request
+from ..plans.asked import Asked
+from ..plans.requests import Request
 from ..solve.planner import Planner
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec

@@ -15,7 +15,7 @@ from time import monotonic
 
 from ..errors import PlanInfeasible
 from ..plans import Plan, amount_text, duration
-from ..plans.asked import Request
+from ..plans.requests import Request
 from ..solve.planner import Planner
 
 SECONDS = 60.0

@@ -21,9 +21,10 @@ from ..frontends.base import Source, capture_source
 from ..ir.digest import program_hash
 from ..ir.graph import Graph, Node
 from ..plans import PlanCost, complete_of, duration, gibibytes, read_plan, table
-from ..plans.asked import Asked, Request, amount, read_requests, requests_of
+from ..plans.asked import Asked
 from ..plans.plan import Plan as Data
 from ..plans.plan import Rewrite
+from ..plans.requests import Request, amount, read_requests, requests_of
 from ..propagation import rule_of
 from ..run.engine import share_between_processes
 from ..solve.planner import Planner, apply_rewrite, check_recipe, check_solver

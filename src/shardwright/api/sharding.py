@@ -15,8 +15,8 @@ from ..errors import SpecError
 from ..frontends.base import capture_source, frontend_for
 from ..ir.graph import Graph
 from ..ir.program import Program
-from ..plans.asked import requests_of
 from ..plans.plan import read_plan
+from ..plans.requests import requests_of
 from ..run.engine import Executed
 from ..run.runner import Step
 from ..solve.planner import check_recipe, check_solver

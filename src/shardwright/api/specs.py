@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import SpecError, near_misses
 from ..frontends.base import Framework, Source
-from ..plans.asked import Request, is_spec, spec_text
+from ..plans.requests import Request, is_spec, spec_text
 
 
 def tree_requests(

@@ -154,7 +154,7 @@ _CAP = click.option("--cap-gather", metavar="BYTES", help="The most that an all_
 
 def read_constraints(pins: Sequence[str], forbidden: Sequence[str], cap: str | None) -> list[Any]:
     """What `shardwright.plan` takes as constraints."""
-    from ..plans.asked import cap_gather, forbid, pin
+    from ..plans.requests import cap_gather, forbid, pin
 
     def halves(text: str, what: str) -> tuple[str, str]:
         name, equals, rest = text.partition("=")

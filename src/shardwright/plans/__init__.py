@@ -5,18 +5,20 @@ The joints of the house: a frontend gives a `Source`, the user's wishes become a
 
 | file | what it holds |
 |---|---|
-| `asked` | `Asked`, `Request`: what the user asked for, as written and bound to values; `pin`, `forbid`, `cap_gather` |
+| `requests` | `Request`: one thing that the user asked for, as written and bound; `pin`, `forbid`, `cap_gather` |
+| `asked` | `Asked`: all of them, and what they come to |
 | `complete` | `Complete`, `Decision`: the sharding of every operand of every node, and which copies exist |
 | `plan` | `Plan`, `PlanCost`, `Rewrite`; JSON, strictly read; what two plans do otherwise |
 | `amounts` | times, bytes and tables as people read them |
 
-To extend: another kind of request is an entry of `asked.KINDS`, a branch of `Request.bind`, and whatever keeps it.
+To extend: another kind of request is an entry of `requests.KINDS`, a branch of `Request.bind`, and whatever keeps it.
 """
 
 from .amounts import amount_text, duration, gibibytes, read_bytes, table
-from .asked import Asked, Request, cap_gather, forbid, pin
+from .asked import Asked
 from .complete import Complete, Decision
 from .plan import VERSION, Plan, PlanCost, Rewrite, complete_of, read_plan
+from .requests import Request, cap_gather, forbid, pin
 
 __all__ = [
     "VERSION",

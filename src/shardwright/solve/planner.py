@@ -25,9 +25,10 @@ from ..ir.graph import Graph
 from ..lower import lower
 from ..optimize.solvers import SOLVERS
 from ..plans.amounts import amount_text, duration
-from ..plans.asked import Asked, Request, broken, is_open
+from ..plans.asked import Asked, broken
 from ..plans.complete import Complete
 from ..plans.plan import Plan, PlanCost, Rewrite
+from ..plans.requests import Request, is_open
 from ..propagation import apply_constraints, rule_of, run_hierarchical_propagation_pass
 from ..propagation.complete import complete
 from ..spec.axes import Axes

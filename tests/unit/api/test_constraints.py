@@ -11,7 +11,7 @@ import shardwright as sw
 from shardwright.api.planning import Learning, planner_of
 from shardwright.errors import MeshError, PlanInfeasible, SpecError
 from shardwright.frontends.base import capture_source
-from shardwright.plans.asked import requests_of, splits
+from shardwright.plans.requests import requests_of, splits
 from shardwright.proof import check_identity, check_structure
 from shardwright.solve.recipes import RECIPES
 

@@ -64,7 +64,7 @@ def text_of(name: str) -> str:
         f"exposed {cost.exposed}",
         f"bytes        {plan.memory} held, {plan.program.bytes} sent",
         f"bound        {plan.lower_bound}",
-        str(plan.program),
+        str(plan.program).replace("tests/unit/api/", ""),  # as a script it is called otherwise
     ]
     return "\n".join(lines) + "\n"
 
