@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from shardwright.frontends.numpy import evaluate
 from shardwright.ir.graph import TensorType
-from shardwright.proof.field import HANDLERS, FieldArrays, handler_of, opaque, prepare_field
+from shardwright.proof.field import FieldArrays, prepare_field
+from shardwright.proof.handlers import HANDLERS, handler_of, opaque
 from shardwright.proof.modular import EXACT, PRIMES, Field, FieldArray
 from shardwright.proof.pointwise import OpCall
 from shardwright.rules import records
