@@ -11,7 +11,8 @@ costs, lowering) never sees the framework.
 
 To extend: a package with ``trace(fn, *args, **kwargs)`` (returns a graph, and how arguments and results fold into
 its inputs and outputs) and ``prepare(op, attrs, results)`` (returns what computes the op on a list of operands).
-A frontend imports no other frontend and nothing of the rule book: the names of ops are the contract.
+A frontend imports no other frontend; the names of ops are the contract.  It writes ops into the rule book, and reads
+nothing from it.
 What cannot be captured is a `TraceError` that says what to write instead.  Importing this package imports no
 framework.
 """

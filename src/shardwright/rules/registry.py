@@ -172,7 +172,7 @@ def lookup(op: str) -> OpRecord:
         raise UnknownOpError(
             f"the rule book has no op {op!r}",
             help=near_misses(op, [name for name in _records if ("." in name) == ("." in op)])
-            or 'add it: rule("name", "m k, k n -> m n")',
+            or 'add it: rule("name", "m k, k n -> m n"), or a NumPy function of your own with @shardwright.numpy.op',
         )
     return found
 

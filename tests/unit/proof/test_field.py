@@ -307,7 +307,8 @@ def test_every_op_with_a_meaning_is_known() -> None:
 def promises() -> list[tuple[str, Transfer]]:
     found = []
     for record in records():
-        if (record.meaning or "").startswith("pointwise") and isinstance(record.rule, str):
+        said = record.meaning if isinstance(record.meaning, str) else ""
+        if said.startswith("pointwise") and isinstance(record.rule, str):
             found += [(record.name, row) for row in RulePattern.parse(record.rule).transfers]
     return found
 

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from .tracer import Tracer
 
 F = TypeVar("F", bound=Callable[..., Any])
-INSTEAD = "write it with functions that are, or compute it outside and pass the result as an argument"
+INSTEAD = (
+    "write it with functions that are, make it an op of your own with @shardwright.numpy.op,\n"
+    "or compute it outside and pass the result as an argument"
+)
 DATA_DEPENDENT = {
     "argwhere", "bincount", "compress", "delete", "extract", "flatnonzero", "histogram", "intersect1d", "nonzero",
     "setdiff1d", "setxor1d", "trim_zeros", "union1d", "unique", "unique_all", "unique_counts", "unique_inverse",
