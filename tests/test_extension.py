@@ -16,10 +16,13 @@ import numpy as np
 import pytest
 
 import shardwright as sw
-from shardwright.errors import VerifyError
+from shardwright.cost.hardware import hardware_of
+from shardwright.cost.program import program_cost
+from shardwright.errors import PlanInfeasible, SpecError, VerifyError
 from shardwright.frontends.numpy import ops
 from shardwright.frontends.numpy.define import forget_op
 from shardwright.numpy import check_op
+from shardwright.optimize import NumericError, NumericProblem, solve, solver_names, solvers
 from shardwright.proof import check_identity, check_structure
 
 Write = Callable[[ModuleType | None, str, str], Any]
@@ -119,3 +122,118 @@ def test_a_meaning_of_another_function_is_noticed(write: Write) -> None:
     write(None, "other_op", OP.format(j="whole", power="3"))
     with pytest.raises(VerifyError, match=r"what mine.scaled is said to mean differs"):
         check_op("mine.scaled")
+
+
+# -- a solver ---------------------------------------------------------------------------------------------
+
+SOLVER = '''
+"""Coordinate descent: each node takes what is best beside its neighbours, until nothing changes."""
+
+import numpy as np
+from shardwright.optimize import Accepts
+
+NAME = "descent"
+ACCEPTS = Accepts(memory=False)
+seen = []
+
+
+def solve(problem, search):
+    seen.append(problem.nodes)
+    choice = np.array([row.argmin() for row in problem.costs])
+    before = None
+    while before != choice.tolist():
+        before = choice.tolist()
+        for node, row in enumerate(problem.costs):
+            cost = row.astype(float)
+            for edge in problem.edges:
+                if edge.first == node:
+                    cost = cost + edge.table[:, choice[edge.second]]
+                elif edge.second == node:
+                    cost = cost + edge.table[choice[edge.first]]
+            choice[node] = cost.argmin()
+        search.offer(choice)
+    return True
+'''
+WRONG = '''
+"""Offers what it should not."""
+
+from shardwright.optimize import Accepts
+
+NAME = "descent"
+ACCEPTS = Accepts()
+
+
+def solve(problem, search):
+    search.offer({choice})
+    return True
+'''
+
+
+def circle(x: Any, y: Any, z: Any, w: Any) -> Any:
+    """Products that read each other: what reductions alone do not solve."""
+    p, q, r, s = x @ y, y @ z, z @ w, w @ x
+    return p @ q + q @ r + r @ s + s @ p + p * r + q * s
+
+
+def arrays() -> list[Any]:
+    rng = np.random.default_rng(1)
+    return [rng.normal(size=(64, 64)) for _ in range(4)]
+
+
+def test_a_solver_is_one_file(write: Write) -> None:
+    args = arrays()
+    with pytest.raises(SpecError, match="no solver is called 'descent'"):
+        sw.plan(circle, *args, mesh="x=2, y=2", solver="descent")
+    solver = write(solvers, "descent", SOLVER)
+    assert "descent" in solver_names()
+    plan = sw.plan(circle, *args, mesh="x=2, y=2", solver="descent")
+    priced = program_cost(plan.program, hardware_of("h100"), plan.complete.graph)
+    assert plan.cost.objective == priced.compute + priced.communication - priced.hidden
+    assert solver.seen
+    assert plan.cost.objective >= sw.plan(circle, *args, mesh="x=2, y=2").cost.objective
+    proven(plan)
+    np.testing.assert_allclose(plan(*args), circle(*args))
+
+
+def test_what_a_solver_does_not_take_is_not_handed_to_it(write: Write) -> None:
+    write(solvers, "descent", SOLVER)
+    triangle = [(i, j, [[0, 3, 5], [4, 0, 3], [3, 5, 0]]) for i in range(5) for j in range(i)]
+    free = NumericProblem.build([[0, 1, 2]] * 5, triangle)
+    assert solve(free, "descent").cost == solve(free).cost == 0
+    tight = NumericProblem.build([[0, 1, 2]] * 5, triangle, [(i, 0, 1, [3, 2, 1]) for i in range(5)], [11])
+    with pytest.raises(NumericError, match="takes no problem with limits of memory"):
+        solve(tight, "descent")
+
+
+def test_a_solver_that_is_gone_is_not_listed(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(solvers, "descent", SOLVER)
+    assert "descent" in solver_names()
+    monkeypatch.undo()
+    assert "descent" not in solver_names()
+
+
+def test_a_forbidden_choice_is_priced_and_refused(write: Write) -> None:
+    write(solvers, "wrong", WRONG.format(choice="[0] * problem.nodes"))
+    never = 10**18
+    table = [[never, 3, 5], [4, 0, 3], [3, 5, 0]]
+    problem = NumericProblem.build([[0, 1, 2]] * 5, [(i, j, table) for i in range(5) for j in range(i)])
+    assert solve(problem).cost == 5
+    with pytest.raises(PlanInfeasible, match="no choice that is allowed and fits was found by this solver"):
+        solve(problem, "descent")
+
+
+def test_a_choice_of_nothing_that_there_is_is_refused(write: Write) -> None:
+    write(solvers, "wrong", WRONG.format(choice="[999] * problem.nodes"))
+    with pytest.raises(NumericError, match="a choice names one existing strategy per node"):
+        sw.plan(circle, *arrays(), mesh="x=2, y=2", solver="descent")
+
+
+def test_a_bad_choice_is_no_worse_than_a_recipe(write: Write) -> None:
+    """It is priced as it will be lowered, beside all recipes."""
+    write(solvers, "wrong", WRONG.format(choice="[len(row) - 1 for row in problem.costs]"))
+    args = arrays()
+    plan = sw.plan(circle, *args, mesh="x=2, y=2", solver="descent")
+    priced = program_cost(plan.program, hardware_of("h100"), plan.complete.graph)
+    assert plan.cost.objective == priced.compute + priced.communication - priced.hidden
+    assert plan.cost.objective <= sw.plan(circle, *args, mesh="x=2, y=2", recipe="dp").cost.objective
+    proven(plan)

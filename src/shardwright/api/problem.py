@@ -19,7 +19,7 @@ from ..frontends.numpy.trees import flatten
 from ..ir.graph import Graph
 from ..ir.program import Program
 from ..lower import lower
-from ..optimize.solvers import SOLVERS
+from ..optimize import solver_names
 from ..plans import PlanCost, Wish, duration
 from ..propagation import apply_constraints
 from ..propagation.complete import Complete
@@ -304,7 +304,7 @@ def held_by(complete: Complete) -> int:
 
 def check_solver(solver: str) -> None:
     """Refuse a name that no solver has."""
-    check_name(solver, "solver", (*SOLVERS, SIMPLE))
+    check_name(solver, "solver", (*solver_names(), SIMPLE))
 
 
 def _numpy_specs(

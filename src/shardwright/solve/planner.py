@@ -17,6 +17,7 @@ from time import monotonic
 from ..cost.machine import Hardware
 from ..errors import PlanInfeasible
 from ..ir.graph import Graph
+from ..optimize import solver_named
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
 from .memory.search import Measure, fit
@@ -75,7 +76,8 @@ def _best_plan(
     measure: Measure | None,
 ) -> Assignment:
     began = monotonic()
-    for stack in _stacks(graph, mesh, hardware, asked) if solver in ("auto", "messages") else ():
+    in_layers = solver_named(solver).ACCEPTS.message_passing
+    for stack in _stacks(graph, mesh, hardware, asked) if in_layers else ():
         found = stack.solve(time_limit)
         if found is None:
             continue
