@@ -13,16 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ...errors import TraceError
 from .recorder import place
+from .registry import hook
+from .tracer import Tracer
 
-if TYPE_CHECKING:
-    from .tracer import Tracer
-
-Again = Callable[["Tracer"], "Tracer"]
-PutBack = Callable[["Tracer", "Tracer"], "Tracer"]
+Again = Callable[[Tracer], Tracer]
+PutBack = Callable[[Tracer, Tracer], Tracer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +53,10 @@ def read_only(parent: Tracer, value: Tracer) -> Tracer:
     raise ValueError("assignment destination is read-only")
 
 
+@hook("refresh")
 def refresh(tracer: Tracer) -> int:
     """The value of a view after its memory was written to."""
-    link = tracer.link
+    link: Link | None = tracer.link
     if link is None or link.again is None:
         raise place(
             TraceError(
@@ -71,6 +70,7 @@ def refresh(tracer: Tracer) -> int:
     return made
 
 
+@hook("write")
 def write(target: Tracer, new: Tracer) -> None:
     """Make ``new`` the content of ``target`` and of what it is a view of."""
     if target.scalar:

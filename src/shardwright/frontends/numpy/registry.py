@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from ...errors import TraceError, near_misses
 from .recorder import place
 
-if TYPE_CHECKING:
-    from .tracer import Tracer
-
+Tracer: TypeAlias = Any
+"""Of the module `tracer`, which imports this one."""
 F = TypeVar("F", bound=Callable[..., Any])
 INSTEAD = (
     "write it with functions that are, make it an op of your own with @shardwright.numpy.op,\n"
@@ -55,7 +54,8 @@ def implements(*names: str) -> Callable[[F], F]:
 
 
 def hook(name: str) -> Callable[[F], F]:
-    """Enter what a tracer calls by this name: ``ufunc``, ``getitem``, ``setitem``, ``fit_in_place``."""
+    """Enter what a tracer calls by this name: ``ufunc``, ``getitem``, ``setitem``, ``fit_in_place``, or, for views,
+    ``refresh`` and ``write``."""
 
     def register(handler: F) -> F:
         _hooks[name] = handler
@@ -69,8 +69,7 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: di
 
 
 def getitem(tracer: Tracer, key: Any) -> Tracer:
-    made: Tracer = _hooks["getitem"](tracer, key)
-    return made
+    return _hooks["getitem"](tracer, key)
 
 
 def setitem(tracer: Tracer, key: Any, value: Any) -> None:
@@ -79,8 +78,18 @@ def setitem(tracer: Tracer, key: Any, value: Any) -> None:
 
 def fit_in_place(target: Tracer, made: Tracer) -> Tracer:
     """The result of an in-place operator, brought to the type of its target."""
-    fitted: Tracer = _hooks["fit_in_place"](target, made)
-    return fitted
+    return _hooks["fit_in_place"](target, made)
+
+
+def refresh(tracer: Tracer) -> int:
+    """The value of a view after its memory was written to."""
+    value: int = _hooks["refresh"](tracer)
+    return value
+
+
+def write(target: Tracer, new: Tracer) -> None:
+    """Make ``new`` the content of ``target`` and of what it is a view of."""
+    _hooks["write"](target, new)
 
 
 def call_function(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -15,7 +15,6 @@ import numpy as np
 from ...errors import TraceAttributeError, TraceError, near_misses
 from ...spec.sharding import Shape
 from . import registry
-from .aliasing import Link, refresh, write
 from .dtypes import DType, tensor_type
 from .recorder import Recorder, check_current, place
 
@@ -42,7 +41,7 @@ def _in_place(operator: Callable[[Tracer, Any], Tracer]) -> Method:
         made = operator(self, other)
         if self.scalar or made is NotImplemented:  # a number cannot change: the name gets a new one
             return made
-        write(self, registry.fit_in_place(self, made))
+        registry.write(self, registry.fit_in_place(self, made))
         return self
 
     return method
@@ -90,7 +89,8 @@ class Tracer:
         self._shape = shape
         self._dtype = dtype
         self.scalar = scalar
-        self.link: Link | None = None
+        self.link: Any = None
+        """An `aliasing.Link`, if this is a view."""
         self.root: Tracer = self
         self.version = 0
         self.seen = 0
@@ -100,7 +100,7 @@ class Tracer:
     @property
     def value(self) -> int:
         """The number of this value in the recorded program, as of now."""
-        return self._value if self.seen == self.root.version else refresh(self)
+        return self._value if self.seen == self.root.version else registry.refresh(self)
 
     def place(self, value: int, seen: int) -> None:
         self._value = value
@@ -262,7 +262,7 @@ class Tracer:
 
     def sort(self, axis: int = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> None:
         """In place, as NumPy's method: the array is the sorted one from here on."""
-        write(self, _np.sort(self, axis=axis, kind=kind, order=order, stable=stable))
+        registry.write(self, _np.sort(self, axis=axis, kind=kind, order=order, stable=stable))
 
     def fill(self, value: Any) -> None:
         self[...] = value
