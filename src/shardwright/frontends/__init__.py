@@ -11,7 +11,8 @@ costs, lowering) never sees the framework.
 | `torch` | PyTorch: `capture` and `capture_step` record ATen calls on fake tensors, up to whole training steps |
 
 To extend: a package here with ``accepts``, ``source_of`` (see `base`) and a `Framework`; nothing else has to change.
-A frontend imports no other frontend and nothing of the rule book: the names of ops are the contract.
+A frontend imports no other frontend; the names of ops are the contract.  It writes ops into the rule book, and reads
+nothing from it.
 What cannot be captured is a `TraceError` that says what to write instead.  Importing this package imports no
 framework.
 """

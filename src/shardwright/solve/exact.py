@@ -19,6 +19,7 @@ from ..cost.profile import RESIDENT, program_memory
 from ..errors import PlanInfeasible
 from ..ir.graph import Graph
 from ..lower import lower
+from ..optimize import solver_named
 from ..plans.asked import Asked
 from ..plans.complete import Complete
 from ..spec.mesh import DeviceMesh
@@ -61,7 +62,8 @@ def _best_plan(
     measure: Measure,
 ) -> Assignment:
     began = monotonic()
-    for stack in _stacks(graph, mesh, hardware, asked) if solver in ("auto", "messages") else ():
+    in_layers = solver_named(solver).ACCEPTS.message_passing
+    for stack in _stacks(graph, mesh, hardware, asked) if in_layers else ():
         found = stack.solve(time_limit)
         if found is None:
             continue

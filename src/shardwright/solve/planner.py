@@ -23,7 +23,7 @@ from ..ir.core import CONSTRAINT
 from ..ir.digest import program_hash
 from ..ir.graph import Graph
 from ..lower import lower
-from ..optimize.solvers import SOLVERS
+from ..optimize import solver_names
 from ..plans.amounts import amount_text, duration
 from ..plans.asked import Asked, broken
 from ..plans.complete import Complete
@@ -273,7 +273,7 @@ class Planner:
 
 def check_solver(solver: object) -> None:
     """Refuse a name that no solver has."""
-    check_name(solver, "solver", (*SOLVERS, SIMPLE))
+    check_name(solver, "solver", (*solver_names(), SIMPLE))
 
 
 def check_recipe(recipe: object) -> None:

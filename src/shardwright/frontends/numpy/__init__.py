@@ -12,14 +12,16 @@ by asking NumPy, on arrays without elements) and writes down an op.  What NumPy 
 | `tracer` | `Tracer`: attributes, operators, methods; what needs numbers is refused |
 | `recorder`, `source`, `aliasing` | the program while it is written; the user's lines; values that share memory |
 | `registry`, `emit` | which function is traced by what; how families write ops |
+| `define`, `ops/` | `op`: an op in one place; those of ours that are written so, one file each |
 | `ufuncs`, `contractions`, `reductions`, `norms` | families of functions: those that compute |
 | `shaping`, `joining`, `selecting`, `creating`, `indexing` | families of functions: those that arrange |
 | `compute`, `kernels`, `core_kernels` | `prepare`, `evaluate`, `run_graph`: computing ops |
 | `samples` | calls of every op, by which its rule is run and compared with what discovery finds |
 | `dtypes`, `trees` | names of element types, `ShapeDtype`; nested arguments |
 
-To extend: write ``@implements("name")`` over a function with NumPy's parameters in the family it belongs to, in terms
-of traced operations or of `emit.node`; a new op also needs a kernel in `kernels` and a rule in the rule book.
+To extend: a new op is one file in `ops`, found by listing: a function under ``@op`` with its rule, meaning and samples.
+A function of NumPy that is made of ops is ``@implements("name")`` over a function with its parameters, in the family it
+belongs to.
 """
 
 from collections.abc import Mapping
@@ -28,10 +30,12 @@ from typing import Any
 from ...errors import SpecError
 from . import contractions, core_kernels, creating, indexing, joining, norms, reductions, selecting, shaping, ufuncs
 from .compute import Prepared, evaluate, prepare, run_graph
+from .define import op
 from .dtypes import ShapeDtype, dtype_name, numpy_dtype
 from .framework import NUMPY
+from .ops.erf import erf
 from .registry import supported
-from .selecting import erf
+from .samples import Sample
 from .traced import Traced, constrain, trace
 from .tracer import Tracer, is_traced
 
@@ -72,6 +76,7 @@ __all__ = [
     "FRAMEWORK",
     "NUMPY",
     "Prepared",
+    "Sample",
     "ShapeDtype",
     "Traced",
     "Tracer",
@@ -82,6 +87,7 @@ __all__ = [
     "evaluate",
     "is_traced",
     "numpy_dtype",
+    "op",
     "prepare",
     "run_graph",
     "source_of",

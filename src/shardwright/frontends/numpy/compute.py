@@ -31,7 +31,7 @@ def prepare(op: str, attrs: Mapping[str, Any], results: Sequence[TensorType]) ->
     if make is None:
         raise UnknownOpError(
             f"NumPy cannot compute op {op!r}",
-            help=near_misses(op, KERNELS) or "add a kernel for it in shardwright.frontends.numpy.kernels",
+            help=near_misses(op, KERNELS) or "import the file that defines it with @shardwright.numpy.op",
         )
     kernel = make(attrs, results)
     dtypes = [numpy_dtype(result.dtype) for result in results]

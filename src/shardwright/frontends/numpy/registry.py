@@ -17,7 +17,10 @@ from .recorder import place
 
 Traced = TypeVar("Traced")
 F = TypeVar("F", bound=Callable[..., Any])
-INSTEAD = "write it with functions that are, or compute it outside and pass the result as an argument"
+INSTEAD = (
+    "write it with functions that are, make it an op of your own with @shardwright.numpy.op,\n"
+    "or compute it outside and pass the result as an argument"
+)
 DATA_DEPENDENT = {
     "argwhere", "bincount", "compress", "delete", "extract", "flatnonzero", "histogram", "intersect1d", "nonzero",
     "setdiff1d", "setxor1d", "trim_zeros", "union1d", "unique", "unique_all", "unique_counts", "unique_inverse",
@@ -50,7 +53,8 @@ def implements(*names: str) -> Callable[[F], F]:
 
 
 def hook(name: str) -> Callable[[F], F]:
-    """Enter what a tracer calls by this name: ``ufunc``, ``getitem``, ``setitem``, ``fit_in_place``."""
+    """Enter what a tracer calls by this name: ``ufunc``, ``getitem``, ``setitem``, ``fit_in_place``, or, for views,
+    ``refresh`` and ``write``."""
 
     def register(handler: F) -> F:
         _hooks[name] = handler
