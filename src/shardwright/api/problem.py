@@ -12,7 +12,6 @@ from time import monotonic
 from typing import Any
 
 from ..cost import RESIDENT, Hardware, hardware_of, memory_profile, program_cost, program_memory, simulate
-from ..cost.program import instr_cost
 from ..errors import PlanInfeasible, ShardwrightError, SpecError
 from ..frontends.numpy import trace
 from ..frontends.numpy.trees import flatten
@@ -25,11 +24,12 @@ from ..propagation import apply_constraints
 from ..propagation.complete import Complete
 from ..solve.model import Assigner, Assignment
 from ..solve.planner import Asked, assigner_of, best_plan
-from ..solve.recipes import DISTINCT, recipe_layout
+from ..solve.recipes import DISTINCT
+from ..solve.recipes.costs import recipe_complete, recipe_cost
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
 from .arguments import check_name, mesh_of
-from .compile import Said, bind_specs, compile_graph, read_constraints, simple_complete
+from .compile import bind_specs, read_constraints, simple_complete
 from .constraints import Terms, Word, admits, broken, is_open, memory_word, read_words, splits, terms_of, wishes_of
 from .shard_map import in_specs_by_position, spread, uses_torch
 
@@ -222,19 +222,22 @@ class Problem:
     # -- plans ------------------------------------------------------------------------------------------------
 
     def candidate(self, name: str, complete: Complete) -> Candidate:
-        program = lower(_noted(complete, self.hardware, self.notes))
-        graph = complete.graph
+        program, graph = lower(complete), complete.graph
         priced = program_cost(program, self.hardware, graph)
-        shown = simulate(program, self.hardware, graph).exposed
+        program = replace(program, notes=_notes(complete, program, priced.times, self.notes))
+        shown = simulate(program, self.hardware, graph, times=priced.times).exposed
         cost = PlanCost(priced.compute, priced.communication, priced.hidden, shown)
         peak = memory_profile(program, RESIDENT).peak
         lost = broken(self.here, complete, program, peak)
         return Candidate(name, replace(complete, notes=program.notes), program, cost, peak, tuple(lost))
 
     def by_recipe(self, name: str) -> Candidate:
-        layout = recipe_layout(name, self.graph, self.mesh)
-        said = Said({**layout.values, **self.terms.pins}, self.terms.outs, layout.forced)
-        return self.candidate(name, compile_graph(self.graph, self.mesh, said).complete)
+        return self.candidate(name, recipe_complete(name, self.graph, self.mesh, self.terms.pins, self.terms.outs))
+
+    def recipe_objective(self, name: str) -> int:
+        """What `by_recipe` would cost, without lowering it."""
+        pins, outs = self.terms.pins, self.terms.outs
+        return recipe_cost(name, self.graph, self.mesh, self.hardware, pins, outs).objective
 
     def by_simple(self) -> Candidate:
         """The plan of the solver of four phases."""
@@ -286,6 +289,8 @@ class Problem:
             bound = found.bound
         for name in DISTINCT:
             try:
+                if found is not None and self.recipe_objective(name) >= found.best.cost.objective:
+                    continue
                 other = self.by_recipe(name)
             except ShardwrightError:
                 continue  # it does not go with what the user pinned
@@ -335,16 +340,12 @@ def _kept(made: Candidate) -> Candidate:
     return made
 
 
-def _noted(complete: Complete, hardware: Hardware, more: tuple[str, ...]) -> Complete:
+def _notes(complete: Complete, program: Program, times: Sequence[int], more: tuple[str, ...]) -> tuple[str, ...]:
     """With a note for each op that runs replicated for lack of a rule, and what it then takes."""
-    complete = replace(complete, notes=tuple(dict.fromkeys((*complete.notes, *more))))
-    graph = complete.graph
-    alone = [d.node for d in complete.decisions if d.rule is None and graph.nodes[d.node].results]
-    if not alone:
-        return complete
-    program = lower(replace(complete, notes=()))
-    times = {i.node: instr_cost(program, i, hardware, graph) for i in program.instrs if i.node in set(alone)}
-    texts = {n: f"node {n}: {graph.nodes[n].op} has no rule and runs replicated" for n in alone}
-    notes = [note for note in complete.notes if note not in texts.values()]
-    notes += [f"{text} ({duration(times.get(n, 0))})" for n, text in texts.items()]
-    return replace(complete, notes=tuple(notes))
+    graph, notes = complete.graph, [*complete.notes, *more]
+    alone = {d.node for d in complete.decisions if d.rule is None and graph.nodes[d.node].results}
+    took = {instr.node: time for instr, time in zip(program.instrs, times) if instr.node in alone}
+    texts = {n: f"node {n}: {graph.nodes[n].op} has no rule and runs replicated" for n in sorted(alone)}
+    notes = [note for note in notes if note not in texts.values()]
+    notes += [f"{text} ({duration(took.get(n, 0))})" for n, text in texts.items()]
+    return tuple(dict.fromkeys(notes))
