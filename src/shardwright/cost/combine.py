@@ -82,7 +82,7 @@ class _Combining:
         above: list[frozenset[int]] = []
         moved = self.moved
         for n, instr in enumerate(self.program.instrs):
-            reads = () if self._looks_away(instr) else instr.as_node().inputs
+            reads = () if self._looks_away(instr) else instr.inputs
             makers = {maker[value] for value in reads if value in maker}
             self.waits.append(set(makers))
             for m in makers:
@@ -98,7 +98,7 @@ class _Combining:
 
     def _looks_away(self, instr: Instr) -> bool:
         """Whether an op asks only for the shape of what it reads: its rule takes it pending in any way, for nothing."""
-        record, reads = find(instr.op), instr.as_node().inputs
+        record, reads = find(instr.op), instr.inputs
         if record is None or len(reads) != 1:
             return False
         read, *made = (self.program.values[value].type.shape for value in (*reads, *instr.results))
@@ -149,7 +149,7 @@ class _Combining:
         seen: set[int] = set()
         kept = []
         for n in members:
-            source = self.moved.get(self._instr(n).as_node().inputs[0])
+            source = self.moved.get(self._instr(n).inputs[0])
             if source is None or source not in seen:
                 kept.append(n)
             if source is not None:
@@ -161,7 +161,7 @@ class _Combining:
 
     def _key(self, n: int) -> Key:
         instr = self._instr(n)
-        dtype = self.program.values[instr.as_node().inputs[0]].type.dtype
+        dtype = self.program.values[instr.inputs[0]].type.dtype
         return instr.op, axes_text(instr.axes), str(instr.attr("reduction", "")), dtype
 
     def _group(self, members: list[int]) -> Group:

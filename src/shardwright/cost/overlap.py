@@ -45,7 +45,7 @@ def program_roles(program: Program, graph: Graph | None = None) -> tuple[str | N
         op = instr.op
         if graph is not None and instr.node is not None and find(op) is None:
             op = graph.nodes[instr.node].op
-        reads, makes = (tuple(of[value] for value in values) for values in (instr.as_node().inputs, instr.results))
+        reads, makes = (tuple(of[value] for value in values) for values in (instr.inputs, instr.results))
         steps.append(_Step(reads, makes, not instr.is_collective and instr.node is not None and _works(op)))
     state = [of[program.inputs[i]] for i, _ in program.updates]
     found = _roles(len(program.values), steps, state, [of[program.outputs[j]] for _, j in program.updates])

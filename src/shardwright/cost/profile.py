@@ -22,7 +22,6 @@ from math import prod
 from typing import NamedTuple
 
 from ..ir.graph import Graph
-from ..ir.nodes import flat_operands
 from ..ir.program import Instr, Program
 from ..spec.axes import axes_size
 from ..spec.sharding import Shape, ShardingSpec
@@ -128,7 +127,7 @@ def _timeline(program: Program, rules: MemoryRules) -> _Timeline:
         if size is None:
             size = known[key] = local.padded_bytes
         sizes.append(size)
-    moments = [Moment(flat_operands(instr.operands), instr.results, instr.views) for instr in program.instrs]
+    moments = [Moment(instr.inputs, instr.results, instr.views) for instr in program.instrs]
     donated = {i for i, _ in program.updates} if rules.donate else set()
     kept = [value for i, value in enumerate(program.inputs) if rules.keep_inputs and i not in donated]
     extra = [buffer_bytes(program, instr) for instr in program.instrs] if rules.buffers else None
@@ -143,7 +142,7 @@ def buffer_bytes(program: Program, instr: Instr) -> int:
     """
     if instr.op not in _BUFFERED:
         return 0
-    (operand,) = flat_operands(instr.operands)
+    (operand,) = instr.inputs
     before, after = program.values[operand], program.values[instr.results[0]]
     block = list(before.spec.padded_shape(before.type.shape))
     joined, cut = instr.attr("dim"), instr.attr("to_dim", instr.attr("dim"))

@@ -5,7 +5,8 @@ Each collective is counted once, where it stands; nothing is derived from shardi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..ir.graph import Graph
@@ -39,6 +40,8 @@ class ProgramCost:
     collectives: tuple[Priced, ...] = ()
     hidden: int = 0
     """Communication that the hardware's discounts take to hide behind compute."""
+    times: tuple[int, ...] = field(default=(), repr=False, compare=False)
+    """Of each instruction, for who schedules them."""
 
     @property
     def total(self) -> int:
@@ -58,19 +61,19 @@ def program_cost(program: Program, hardware: Hardware, graph: Graph | None = Non
     """
     hardware = hardware.on(program.mesh)
     roles = _roles(program, graph) if hardware.overlap != NO_OVERLAP else None
+    times = instr_costs(program, hardware, graph)
     compute = 0
     priced = []
-    for instr in program.instrs:
+    for instr, time in zip(program.instrs, times):
         if instr.is_collective:
-            time = sent_cost(instr.op, instr.axes, instr.bytes, hardware)
             # What an op exchanges inside, it waits for.
             role = roles[instr.results[0]] if roles and instr.node is None else None
             priced.append(Priced(instr.op, axes_text(instr.axes), instr.bytes, time, role))
         else:
-            compute += instr_cost(program, instr, hardware, graph)
+            compute += time
     shown = sum(hardware.overlap.shown(item.role, item.ps) for item in priced)
     spent = sum(item.ps for item in priced)
-    return ProgramCost(compute, spent, tuple(priced), spent - shown)
+    return ProgramCost(compute, spent, tuple(priced), spent - shown, times)
 
 
 def _roles(program: Program, graph: Graph | None) -> tuple[str | None, ...]:
@@ -81,8 +84,39 @@ def _roles(program: Program, graph: Graph | None) -> tuple[str | None, ...]:
     return tuple(None if local.origin is None else known[local.origin] for local in program.values)
 
 
+def instr_costs(program: Program, hardware: Hardware, graph: Graph | None = None) -> tuple[int, ...]:
+    """Picoseconds of every instruction; equal ones, of which a deep model has many, are costed once."""
+    places = _places(program)
+    times: dict[object, int] = {}
+    found = []
+    for instr in program.instrs:
+        if instr.is_collective:
+            found.append(sent_cost(instr.op, instr.axes, instr.bytes, hardware))
+            continue
+        locals = [program.values[value] for value in (*instr.inputs, *instr.results) if value not in places]
+        # What a key names by its address, the program holds.
+        key = (
+            instr.op, bool(instr.cause), graph is not None and instr.node is not None and graph.nodes[instr.node].op,
+            id(instr.attrs), len(instr.operands), slots_of(instr.operands), len(instr.results),
+            *(part for local in locals for part in (id(local.type), local.spec)),
+        )  # fmt: skip
+        time = times.get(key)
+        if time is None:
+            time = times[key] = _instr_cost(program, instr, hardware, graph, places)
+        found.append(time)
+    return tuple(found)
+
+
 def instr_cost(program: Program, instr: Instr, hardware: Hardware, graph: Graph | None = None) -> int:
     """Picoseconds of one local instruction."""
+    seen = [program.values[value] for value in instr.inputs]
+    places = _places(program) if any(local.origin is None and not local.type.shape for local in seen) else ()
+    return _instr_cost(program, instr, hardware, graph, places)
+
+
+def _instr_cost(
+    program: Program, instr: Instr, hardware: Hardware, graph: Graph | None, places: Collection[int]
+) -> int:
     record = find(instr.op)
     if record is None and (instr.cause or not instr.operands):
         return 0  # a local step of a reshard: a part of what is there is kept; or a place, which is known beforehand
@@ -90,7 +124,7 @@ def instr_cost(program: Program, instr: Instr, hardware: Hardware, graph: Graph 
     if about is None and graph is not None and instr.node is not None:
         about = find(graph.nodes[instr.node].op)
     kind = cost_class(about)
-    inputs = [value for value in instr.as_node().inputs if not _is_place(program, value)]
+    inputs = [value for value in instr.inputs if value not in places]
     operands, results = ([program.values[value] for value in values] for values in (inputs, instr.results))
     work = 0
     if record is not None and kind in ARITHMETIC:
@@ -103,9 +137,12 @@ def instr_cost(program: Program, instr: Instr, hardware: Hardware, graph: Graph 
     return op_time(kind, work, read, made, dtype, hardware)
 
 
-def _is_place(program: Program, value: int) -> bool:
-    """Whether a value only says where a device's part begins: the op that a form carries out does not read it."""
-    local = program.values[value]
-    if local.origin is not None or local.type.shape:
-        return False
-    return any(value in instr.results and not instr.operands and find(instr.op) is None for instr in program.instrs)
+def _places(program: Program) -> frozenset[int]:
+    """Values that only say where a device's part begins: the op that a form carries out does not read them."""
+    return frozenset(
+        value
+        for instr in program.instrs
+        if not instr.operands and find(instr.op) is None
+        for value in instr.results
+        if program.values[value].origin is None and not program.values[value].type.shape
+    )

@@ -16,9 +16,8 @@ from typing import NamedTuple
 from ..errors import GraphError
 from ..ir.graph import Graph
 from ..ir.program import Program
-from .comm import sent_cost
 from .machine import Hardware
-from .program import instr_cost
+from .program import instr_costs
 
 COMPUTE, COMMUNICATION = "compute", "communication"
 AHEAD = 2
@@ -69,17 +68,20 @@ class Timeline:
         return tuple(span for span in self.spans if span.stream == name and span.end > span.start)
 
 
-def simulate(program: Program, hardware: Hardware, graph: Graph | None = None, ahead: int = AHEAD) -> Timeline:
-    """The schedule of a Program; ``graph`` as for `program_cost`."""
-    hardware = hardware.on(program.mesh)
-    tasks = []
-    for instr in program.instrs:
-        reads = instr.as_node().inputs
-        if instr.is_collective:
-            time = sent_cost(instr.op, instr.axes, instr.bytes, hardware)
-            tasks.append(Task(COMMUNICATION, time, reads, instr.results))
-        else:
-            tasks.append(Task(COMPUTE, instr_cost(program, instr, hardware, graph), reads, instr.results))
+def simulate(
+    program: Program,
+    hardware: Hardware,
+    graph: Graph | None = None,
+    ahead: int = AHEAD,
+    times: Sequence[int] | None = None,
+) -> Timeline:
+    """The schedule of a Program; ``graph`` as for `program_cost`, whose ``times`` may be handed on."""
+    if times is None:
+        times = instr_costs(program, hardware.on(program.mesh), graph)
+    tasks = [
+        Task(COMMUNICATION if instr.is_collective else COMPUTE, time, instr.inputs, instr.results)
+        for instr, time in zip(program.instrs, times, strict=True)
+    ]
     return schedule(tasks, ahead)
 
 

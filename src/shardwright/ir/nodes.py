@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isnan, nan, prod
 from typing import Any
 
@@ -84,8 +84,13 @@ class Value:
         return self.type.shape
 
 
+_PLAIN: frozenset[type] = frozenset({int})
+
+
 def flat_operands(operands: Iterable[Operand]) -> tuple[int, ...]:
     """Lists flattened, absent ones left out."""
+    if isinstance(operands, tuple) and _PLAIN.issuperset(map(type, operands)):
+        return operands
     flat: list[int] = []
     for operand in operands:
         if isinstance(operand, tuple):
@@ -105,11 +110,11 @@ class Node:
     attrs: Attrs = ()
     views: tuple[tuple[int, int], ...] = ()
     source: Source | None = None
+    inputs: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    """The tensors that go in, lists flattened and absent ones left out: what a rule speaks of."""
 
-    @property
-    def inputs(self) -> tuple[int, ...]:
-        """The tensors that go in, lists flattened and absent ones left out: what a rule speaks of."""
-        return flat_operands(self.operands)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "inputs", flat_operands(self.operands))
 
     def attr(self, name: str, default: Any = None) -> Any:
         for key, value in self.attrs:

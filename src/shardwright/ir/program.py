@@ -20,6 +20,7 @@ from ..spec.collective import COLLECTIVES, collective_bytes
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import Shape, ShardingSpec, tensor_text
 from .graph import Attrs, Node, Operand, Source, TensorType
+from .nodes import flat_operands
 from .text import node_text, quoted
 
 
@@ -68,6 +69,10 @@ class Instr:
     @property
     def is_collective(self) -> bool:
         return self.op in COLLECTIVES
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        return flat_operands(self.operands)
 
     def attr(self, name: str, default: Any = None) -> Any:
         for key, value in self.attrs:
@@ -147,7 +152,7 @@ def check_program(program: Program) -> Program:
     made: set[int] = set(program.inputs)
     for n, instr in enumerate(program.instrs):
         where = [("instruction", f"{n}: {instr.op}")]
-        for value in instr.as_node().inputs:
+        for value in instr.inputs:
             if value not in made:
                 raise GraphError(f"reads value {value} before it is made", rows=where)
         for value in instr.results:
@@ -155,7 +160,7 @@ def check_program(program: Program) -> Program:
                 raise GraphError(f"makes value {value} a second time", rows=where)
             made.add(value)
         if instr.is_collective:
-            put_in = program.values[instr.as_node().inputs[0]].padded_bytes
+            put_in = program.values[instr.inputs[0]].padded_bytes
             if instr.bytes < collective_bytes(instr.op, axes_size(instr.axes), put_in):
                 raise GraphError("claims fewer bytes than it sends", rows=where)
     for local in program.values:

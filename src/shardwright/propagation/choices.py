@@ -111,10 +111,14 @@ def choices(
         busy = [axis for axis, _ in carried[0]]
         for axes in _suggested(rule, operands, wanted, busy):
             found[_choice(rule, mesh, axes, carried)] = None
+    return _remember(key, rule, list(found))
+
+
+def _remember(key: object, rule: OpShardingRule, found: list[Choice]) -> list[Choice]:
     if len(_offered) >= MOST_REMEMBERED:
         _offered.clear()
-    _offered[key] = (rule, list(found))
-    return _offered[key][1]
+    _offered[key] = (rule, found)
+    return found
 
 
 _offered: dict[object, tuple[OpShardingRule, list[Choice]]] = {}
@@ -125,13 +129,18 @@ def forced_choices(
     rule: OpShardingRule, mesh: DeviceMesh, operands: Sequence[ShardingSpec], axes: Sequence[Axes]
 ) -> list[Choice]:
     """These axes, with pending operands let through where they can be, or reduced first."""
+    key = ("forced", id(rule), mesh, tuple(axes), *operands)
+    known = _offered.get(key)
+    if known is not None:
+        return known[1]
     legal = legal_axes(rule, axes)
     used = [axis for given in legal for axis in given]
-    return [
+    found = [
         _choice(rule, mesh, legal, carried)
         for carried in _carried(rule, operands)
         if not any(axis.overlaps(other) for axis, _ in carried[0] for other in used)
     ]
+    return _remember(key, rule, found)
 
 
 Carried = tuple[Partial, tuple[Partial, ...], tuple[Partial, ...]]

@@ -11,17 +11,17 @@ What counts is read off the lowered Program: its cost, its memory, and whether i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from time import monotonic
 
 from ..cost import RESIDENT, Hardware, memory_profile, program_cost, simulate
-from ..cost.program import instr_cost
 from ..errors import PlanInfeasible, ShardwrightError, SpecError, near_misses
 from ..ir.core import CONSTRAINT
 from ..ir.digest import program_hash
 from ..ir.graph import Graph
+from ..ir.program import Program
 from ..lower import lower
 from ..optimize import solver_names
 from ..plans.amounts import amount_text, duration
@@ -36,7 +36,8 @@ from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
 from .exact import assigner_of, best_plan, held_by
 from .model import Assigner, Assignment
-from .recipes import DISTINCT, RECIPES, recipe_layout
+from .recipes import DISTINCT, RECIPES
+from .recipes.costs import recipe_complete, recipe_cost
 from .simple.solver import SimpleSolver
 
 SIMPLE = "simple"
@@ -123,10 +124,10 @@ class Planner:
         self, decided: Complete, solver: str, lower_bound: int = 0, timed_out: bool = False, asked: Asked | None = None
     ) -> Plan:
         """A plan of these decisions: lowered, priced and measured."""
-        program = lower(_noted(decided, self.hardware, self.notes))
-        graph = decided.graph
+        program, graph = lower(decided), decided.graph
         found = program_cost(program, self.hardware, graph)
-        shown = simulate(program, self.hardware, graph).exposed
+        program = replace(program, notes=_notes(decided, program, found.times, self.notes))
+        shown = simulate(program, self.hardware, graph, times=found.times).exposed
         cost = PlanCost(found.compute, found.communication, found.hidden, shown)
         peak = memory_profile(program, RESIDENT).peak
         decided = replace(decided, notes=program.notes)
@@ -168,10 +169,12 @@ class Planner:
 
     def by_recipe(self, name: str) -> Plan:
         """A named baseline; what the user pinned comes before what it says."""
-        layout = recipe_layout(name, self.graph, self.mesh)
-        specs = {**layout.values, **self.asked.pins}
-        pinned = {value: spec for value, spec in specs.items() if not is_open(spec)}
-        return self.priced(self.spread(specs, pinned, layout.forced), name)
+        return self.priced(recipe_complete(name, self.graph, self.mesh, self.asked.pins, self.asked.outs), name)
+
+    def recipe_objective(self, name: str) -> int:
+        """What `by_recipe` would cost, without lowering it."""
+        pins, outs = self.asked.pins, self.asked.outs
+        return recipe_cost(name, self.graph, self.mesh, self.hardware, pins, outs).objective
 
     def by_simple(self, debug: bool = False, say: Say = print) -> Plan:
         """The plan of the solver of four phases."""
@@ -241,6 +244,8 @@ class Planner:
             best = None
         for name in DISTINCT:
             try:
+                if best is not None and self.recipe_objective(name) >= best.cost.objective:
+                    continue
                 other = self.by_recipe(name)
             except ShardwrightError:
                 continue  # it does not go with what the user pinned
@@ -289,19 +294,15 @@ def check_name(name: object, what: str, known: tuple[str, ...]) -> None:
         )  # fmt: skip
 
 
-def _noted(decided: Complete, hardware: Hardware, more: tuple[str, ...]) -> Complete:
+def _notes(decided: Complete, program: Program, times: Sequence[int], more: tuple[str, ...]) -> tuple[str, ...]:
     """With a note for each op that runs replicated for lack of a rule, and what it then takes."""
-    decided = replace(decided, notes=tuple(dict.fromkeys((*decided.notes, *more))))
-    graph = decided.graph
-    alone = [d.node for d in decided.decisions if d.rule is None and graph.nodes[d.node].results]
-    if not alone:
-        return decided
-    program = lower(replace(decided, notes=()))
-    times = {i.node: instr_cost(program, i, hardware, graph) for i in program.instrs if i.node in set(alone)}
-    texts = {n: f"node {n}: {graph.nodes[n].op} has no rule and runs replicated" for n in alone}
-    notes = [note for note in decided.notes if note not in texts.values()]
-    notes += [f"{text} ({duration(times.get(n, 0))})" for n, text in texts.items()]
-    return replace(decided, notes=tuple(notes))
+    graph, notes = decided.graph, [*decided.notes, *more]
+    alone = {d.node for d in decided.decisions if d.rule is None and graph.nodes[d.node].results}
+    took = {instr.node: time for instr, time in zip(program.instrs, times) if instr.node in alone}
+    texts = {n: f"node {n}: {graph.nodes[n].op} has no rule and runs replicated" for n in sorted(alone)}
+    notes = [note for note in notes if note not in texts.values()]
+    notes += [f"{text} ({duration(took.get(n, 0))})" for n, text in texts.items()]
+    return tuple(dict.fromkeys(notes))
 
 
 __all__ = ["SIMPLE", "SPECS", "Planner", "apply_rewrite", "check_recipe", "check_solver", "held_by", "rewrites_of"]

@@ -5,7 +5,7 @@ Lowering is a layer above; a test holds this against the Program itself, to the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..cost.comm import sent_cost
@@ -25,6 +25,8 @@ from ..spec.sharding import ShardingSpec, sort_partial
 
 ONCE = "once"
 """The form whose operands outside the sum become copies that count once; other readers may use those."""
+Spent = tuple[int, int, int]
+"""Compute, communication, and what of that shows."""
 OWN_OP = (ONCE, "random", "parts")
 """Forms that run ops of the book; the others are unknown to it, and to whoever costs them inside of parts."""
 
@@ -72,13 +74,20 @@ class _Copies:
         self.graph: Graph = self.complete.graph
         self.stays = held_by_caller(self.complete) if self.complete.kept else {}
 
-    def run(self) -> ProgramCost:
+    def run(self) -> Iterator[Spent]:
+        """What was paid so far, after each node and then after each output."""
         for value, spec in zip(self.graph.inputs, self.complete.inputs):
             self.held[value] = [spec.closed()]
         for decision in self.complete.decisions:
             self.node(decision)
+            yield self.compute, self.spent, self.shown
         for value, spec in zip(self.graph.outputs, self.complete.outputs):
             self.copy(value, spec)
+            yield self.compute, self.spent, self.shown
+
+    def total(self) -> ProgramCost:
+        for _ in self.run():
+            pass
         return ProgramCost(self.compute, self.spent, (), self.spent - self.shown)
 
     def node(self, decision: Decision) -> None:
@@ -160,7 +169,12 @@ def price(complete: Complete, hardware: Hardware, roles: Sequence[str | None] | 
 
     ``roles`` are those of the graph's values (`cost.overlap.graph_roles`); without them nothing hides.
     """
-    return _Copies(complete, hardware.on(complete.mesh), roles).run()
+    return _Copies(complete, hardware.on(complete.mesh), roles).total()
+
+
+def spending(complete: Complete, hardware: Hardware, roles: Sequence[str | None] | None = None) -> list[Spent]:
+    """The same one after the other: what was paid after each node, with the copies made for it, then each output."""
+    return list(_Copies(complete, hardware.on(complete.mesh), roles).run())
 
 
 def parts_cost(graph: Graph, node: Node, decision: Decision, hardware: Hardware) -> ProgramCost:
@@ -174,4 +188,4 @@ def parts_cost(graph: Graph, node: Node, decision: Decision, hardware: Hardware)
 
 def price_parts(made: Complete, hardware: Hardware) -> ProgramCost:
     """The same for an op in its parts: nothing hides inside of an op."""
-    return _Copies(made, hardware.on(made.mesh), None, part=True).run()
+    return _Copies(made, hardware.on(made.mesh), None, part=True).total()

@@ -22,6 +22,7 @@ for how columns and rows are told.
 | `parts` | what each input is: batch, parameter, or state, and of which parameter; cuts |
 | `walk` | `Walk`: from shardings of inputs to how every op is split, node by node |
 | `tensor` | `tensor_parallel`: which weights are split by columns, by rows or by vocabulary |
+| `costs` | `recipe_complete`, `recipe_cost`: what a recipe makes of a graph, and what that costs |
 """  # noqa: E501
 
 from __future__ import annotations
