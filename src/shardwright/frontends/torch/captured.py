@@ -65,6 +65,8 @@ class Captured(Source):
     """Parameter to output: gradients that the program leaves in ``.grad``, where there was none."""
     cleared: tuple[str, ...] = ()
     """Parameters whose gradient the program resets to None."""
+    keywords: tuple[str, ...] = ()
+    """The keyword arguments, in the order of the capture; a call may give them in any."""
     roots: tuple[tuple[str, Any], ...] = field(default=(), compare=False, repr=False)
     """Modules and optimizers that it was captured from."""
     again: Callable[[tuple[Any, ...], dict[str, Any]], Captured] | None = field(default=None, compare=False, repr=False)
@@ -81,6 +83,8 @@ class Captured(Source):
 
     def tensors(self, *args: Any, **kwargs: Any) -> list[Any]:
         """The tensors among these arguments, which must be those of the capture but for their numbers."""
+        if set(kwargs) == set(self.keywords):
+            kwargs = {name: kwargs[name] for name in self.keywords}
         leaves, spec = tree_flatten((args, kwargs))
         if spec != self.in_spec:
             raise TraceError(
@@ -325,6 +329,7 @@ def _run(
         session.finished(),
         tuple(mode.consts),
         *ends,
+        keywords=tuple(kwargs),
         roots=(*session.modules, *session.optimizers),
     )
 
