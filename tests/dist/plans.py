@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import shardwright as sw
 import torch_zoo as zoo
 from shardwright.errors import PlanInfeasible, RankError, ShardwrightError
+from shardwright.run.torch import emit
 from shardwright.run.torch.held import Held
 from shardwright.run.torch.safety import program_digest
 from shardwright.solve.planner import Planner
@@ -63,23 +64,25 @@ def train(case: str, part: float | None) -> tuple[bool, set[str]]:
     for left, right in zip((*model.parameters(), *model.buffers()), (*eager.parameters(), *eager.buffers())):
         torch.testing.assert_close(left, right, rtol=1e-10, atol=1e-10)
     assert step.engine.counts == {"compile": 1, "load": 1}
-    held = torch.tensor([min(peak(step, batch) for _ in range(3))])
+    held = torch.tensor([peak(step, batch)])
     dist.all_reduce(held, dist.ReduceOp.MAX)
-    assert int(held) <= 1.02 * plan.memory, (case, int(held), plan.memory)
+    # A few ops are carried out by several operators, which take a little more.
+    assert int(held) <= 1.015 * plan.memory, (case, int(held), plan.memory)
     kinds = {collective.kind for collective in plan.collectives}
     return cut(plan) >= 0.5 or len(plan.collectives) >= 5, kinds
 
 
 def peak(step: Any, batch: dict[str, Any]) -> int:
-    """The bytes that this rank's tensors hold at most in one more step; gloo's threads may let go of what is sent late,
-    so the least of several counts.  A few ops are carried out by several operators, which take up to 2% more.
+    """The bytes that this rank's tensors hold at most in one more step.
+
+    Collectives have local stand-ins: gloo's threads let go of what was sent when they come to it.
     """
-    specs = step.runner.specs
-    given = [step.engine.scatter(x, spec).clone() for x, spec in zip(step.source.bind((), batch), specs)]
+    given = [step.engine.scatter(x, spec).clone() for x, spec in zip(step.source.bind((), batch), step.runner.specs)]
     handed = [*given, *(tensor.clone() for tensor in step.state)]
     del given
-    with Held(handed) as held:
-        step.compiled.run(handed, donate=True)
+    run = emit(step.program, step.engine.position, stand_ins=True, taking=True)
+    with Held(handed) as held, torch.no_grad():
+        run(handed)
     return held.peak
 
 
