@@ -15,7 +15,6 @@ from ..plans import duration, table
 from ..propagation.complete import Complete
 from ..solve.alternatives import Alternatives
 from ..solve.model import Assigner
-from ..solve.planner import without_collecting
 from ..solve.repeated.layers import find_layers
 from ..spec.axes import axes_text
 from ..spec.resharding.steps import reshard_bytes
@@ -45,8 +44,7 @@ def explained(problem: Problem, plan: Candidate, name: str) -> str:
     free = problem
     if pinning:
         free = problem.keeping([word for i, word in enumerate(problem.words) if i not in pinning])
-    with without_collecting():
-        found = _alternatives(free, plan, graph.values[value].name, chosen)
+    found = _alternatives(free, plan, graph.values[value].name, chosen)
     rows = [["sharding", "objective", "against the plan"]]
     ours = plan.cost.objective
     for objective, spec, _ in sorted(found, key=lambda item: (item[0], str(item[1]))):

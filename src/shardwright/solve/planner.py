@@ -7,9 +7,7 @@ large, prices on bytes are searched for (`within`).
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic
@@ -61,20 +59,8 @@ def best_plan(
     measure: Measure | None = None,
 ) -> Assignment:
     """The best plan for a graph; ``measure`` says what a plan's Program holds, where memory is limited."""
-    with without_collecting():
-        return _best_plan(graph, mesh, hardware, asked or Asked({}, {}), solver, time_limit, measure)
-
-
-def _best_plan(
-    graph: Graph,
-    mesh: DeviceMesh,
-    hardware: Hardware,
-    asked: Asked,
-    solver: str,
-    time_limit: float | None,
-    measure: Measure | None,
-) -> Assignment:
     began = monotonic()
+    asked = asked or Asked({}, {})
     for stack in _stacks(graph, mesh, hardware, asked) if solver in ("auto", "messages") else ():
         found = stack.solve(time_limit)
         if found is None:
@@ -119,19 +105,6 @@ def _better(folded: Assignment, unfolded: Callable[[], Assignment]) -> Assignmen
     best = min(folded, whole, key=lambda one: one.objective)
     bound = min(max(folded.lower_bound, whole.lower_bound), best.objective)
     return replace(best, lower_bound=bound, seconds=folded.seconds + whole.seconds)
-
-
-@contextmanager
-def without_collecting() -> Iterator[None]:
-    """Leave Python's garbage where it is: a plan makes little, and looking for it goes through all that a capture left,
-    again and again."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 def _no_better_than(tight: Assignment, free: Assignment) -> Assignment:
