@@ -1,11 +1,14 @@
-"""How long planning a Llama-3-8B training step takes, without capture, and how good the plan is.
+"""How long planning a Llama-3 training step takes, the user's whole call and the planner alone, and how good plans are.
 
     python benchmarks/plan_speed.py                       # the targets' cases
+    python benchmarks/plan_speed.py --calls               # of them the user's calls only
     python benchmarks/plan_speed.py --layers 4 --mesh x=4,y=8 --memory 60
     python benchmarks/plan_speed.py --equal               # network as fast as the node: axes that are nearly equal
 
-One AdamW step of ``--layers`` decoder blocks between embedding and head, bf16, batch 8 x 4096.  `seconds` are those of
-one core, without lowering; `gap` is how far the plan may lie above the best, `peak` the most memory that the process
+One AdamW step of ``--layers`` decoder blocks between embedding and head, bf16, batch 8 x 4096.  All seconds are CPU
+seconds of one core.  The first table is `sw.plan`, from the model to a priced plan, recipes tried beside it; `capture`
+there is a part of that, taken by itself.  The second is another part, the planner: `seconds` without capture, recipes
+and lowering; `gap` is how far the plan may lie above the best, `peak` the most memory that the process
 held so far, `holds` what the plan holds on a device.  Every plan is lowered and priced again from its Program.
 Without arguments it ends with what depth costs: 4, 32 and 128 layers by turns.
 """
@@ -18,15 +21,18 @@ import importlib.util
 import os
 import resource
 import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import prod
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 import transformers
 
+import shardwright as sw
 from shardwright import DeviceMesh
 from shardwright.cost import RESIDENT, Hardware, hardware_of, program_cost, program_memory
 from shardwright.frontends.torch import capture_step
@@ -42,24 +48,57 @@ CASES: list[tuple[int, str, float | None]] = [
     (4, "x=8,y=8", None), (32, "x=8,y=8", None), (128, "x=8,y=8", None), (32, "x=2,y=4,z=8", None),
     (32, "d=8", 45), (32, "x=8,y=8", 14), (32, "x=2,y=4,z=8", 14),
 ]  # fmt: skip
+CALLS = [("8B", 32, "d=8"), ("8B", 32, "x=8,y=8"), ("8B", 32, "x=2,y=4,z=8"), ("70B", 80, "x=8,y=8")]
+SIZES = {"8B": (4096, 14336, 32), "70B": (8192, 28672, 64)}
+"""Hidden size, that between, and heads."""
+CALL_COLUMNS = ("model", "layers", "mesh", "nodes", "sw.plan, seconds", "part: capture", "cost ms", "gap", "solver")
 COLUMNS = ("layers", "mesh", "nodes", "limit", "seconds", "cost ms", "gap", "holds", "solver", "peak")
 
 
-def model_of(layers: int) -> torch.nn.Module:
+def model_of(layers: int, size: str = "8B") -> torch.nn.Module:
+    hidden, between, heads = SIZES[size]
     config = transformers.LlamaConfig(
-        vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_hidden_layers=layers,
-        num_attention_heads=32, num_key_value_heads=8, use_cache=False,
+        vocab_size=128256, hidden_size=hidden, intermediate_size=between, num_hidden_layers=layers,
+        num_attention_heads=heads, num_key_value_heads=8, use_cache=False,
     )  # fmt: skip
     with torch.device("meta"):
         model: torch.nn.Module = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
     return model
 
 
-def llama(layers: int) -> Graph:
-    model = model_of(layers)
+def step_of(layers: int, size: str = "8B") -> tuple[Callable[..., Any], dict[str, Any]]:
+    """The loss, and what capture and `sw.plan` take beside it."""
+    model = model_of(layers, size)
     ids = torch.empty(8, 4096, dtype=torch.long, device="meta")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    return capture_step(lambda **batch: model(**batch).loss, optimizer=optimizer, input_ids=ids, labels=ids).graph
+    return lambda **batch: model(**batch).loss, {"optimizer": optimizer, "input_ids": ids, "labels": ids}
+
+
+def llama(layers: int, size: str = "8B") -> Graph:
+    fn, about = step_of(layers, size)
+    return capture_step(fn, **about).graph
+
+
+def call(size: str, layers: int, mesh: str, about: Hardware) -> list[str]:
+    """The user's call."""
+    fn, given = step_of(layers, size)
+    began = time.process_time()
+    plan = sw.plan(fn, mesh=mesh, hardware=about, **given)
+    seconds = time.process_time() - began
+    began = time.process_time()
+    nodes = len(capture_step(fn, **given).graph.nodes)
+    capture = time.process_time() - began
+    return [
+        size, str(layers), mesh, str(nodes), f"{seconds:.2f}", f"{capture:.2f}", f"{plan.cost.objective / 1e9:.3f}",
+        f"{100 * plan.gap:.6f}%", plan.plan.solver,
+    ]  # fmt: skip
+
+
+def show(columns: Sequence[str], rows: Iterable[list[str]]) -> None:
+    print("| " + " | ".join(columns) + " |")
+    print("|" + "---|" * len(columns))
+    for row in rows:
+        print("| " + " | ".join(row) + " |", flush=True)
 
 
 def measure(
@@ -137,6 +176,7 @@ def main() -> None:
     parser.add_argument("--hardware", default="h100")
     parser.add_argument("--memory", type=float, help="GiB per device")
     parser.add_argument("--time-limit", type=float)
+    parser.add_argument("--calls", action="store_true", help="the user's calls only")
     parser.add_argument("--equal", action="store_true", help="the network as fast as the links inside a node")
     told = parser.parse_args()
     torch.set_num_threads(1)
@@ -147,15 +187,22 @@ def main() -> None:
     about = hardware_of(told.hardware)
     if told.equal:
         about = replace(about, network=about.default_link)
-    best_plan(llama(1), DeviceMesh("d=2"), about)  # rules of ops are read once
-    print("| " + " | ".join(COLUMNS) + " |")
-    print("|" + "---|" * len(COLUMNS))
+    call("8B", 1, "d=2", about)  # rules of ops are read once
+    if told.layers is None or told.calls:
+        calls = CALLS if told.layers is None else [("8B", told.layers, told.mesh)]
+        show(CALL_COLUMNS, (call(*case, about) for case in calls))
+    if told.calls:
+        return
     graphs: dict[int, Graph] = {}
-    for layers, mesh, memory in cases:
-        if layers not in graphs:
-            graphs[layers] = llama(layers)
-        row = measure(graphs[layers], layers, mesh, about, memory, told.time_limit)
-        print("| " + " | ".join(row) + " |", flush=True)
+
+    def rows() -> Iterator[list[str]]:
+        for layers, mesh, memory in cases:
+            if layers not in graphs:
+                graphs[layers] = llama(layers)
+            yield measure(graphs[layers], layers, mesh, about, memory, told.time_limit)
+
+    print()
+    show(COLUMNS, rows())
     if told.layers is None:
         deep = {layers: graphs[layers] for layers in (4, 32, 128)}
         print(depth(deep, "d=8", about, 9), depth(deep, "x=8,y=8", about, 3), sep="\n")

@@ -104,10 +104,6 @@ def test_the_contracts_are_kept() -> None:
 # -- the import graph -----------------------------------------------------------------------------------
 
 TOP = sorted(room for room in ROOMS if room.parent == SRC)
-IN_CIRCLES = ("lower", "solve")
-"""Rooms whose files still import each other; strike one out when it is done."""
-COLLECTOR_OFF = {"solve/exact.py"}
-"""Files that still turn the garbage collector off for the whole process."""
 PRIVATE_ELSEWHERE = {
     "frontends/torch/kernels.py",
     "frontends/torch/neutral.py",
@@ -150,7 +146,7 @@ def circles(edges: Mapping[str, set[str]]) -> list[set[str]]:
     return found
 
 
-@pytest.mark.parametrize("room", [room for room in TOP if room.name not in IN_CIRCLES], ids=lambda room: room.name)
+@pytest.mark.parametrize("room", TOP, ids=lambda room: room.name)
 def test_no_file_of_a_room_imports_in_a_circle(room: Path) -> None:
     files = {dotted(path): path for path in room.rglob("*.py")}
     edges = {}
@@ -215,7 +211,7 @@ def turns_collector_off(code: str) -> bool:
     return any(f"{word} (" in code for word in ("gc . disable", "gc . freeze")) or "from gc import" in code
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if name(path) not in COLLECTOR_OFF], ids=name)
+@pytest.mark.parametrize("path", MODULES, ids=name)
 def test_nobody_turns_the_garbage_collector_off(path: Path) -> None:
     """It is the whole process's: a library that turns it off does so to the user's other threads, too."""
     assert not turns_collector_off(code_of(path))

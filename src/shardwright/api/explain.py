@@ -14,7 +14,7 @@ from ..ir.program import Program
 from ..lower import lower
 from ..plans import Complete, Plan, duration, table
 from ..solve.alternatives import Alternatives
-from ..solve.exact import held_by, without_collecting
+from ..solve.exact import held_by
 from ..solve.model import Assigner
 from ..solve.planner import Planner
 from ..solve.repeated.layers import find_layers
@@ -47,8 +47,7 @@ def explained(planner: Planner, plan: Plan, name: str) -> str:
     if pinning:
         kept = [request for i, request in enumerate(planner.requested.requests) if i not in pinning]
         free = planner.keeping(tuple(kept))
-    with without_collecting():
-        found = _alternatives(free, plan, graph.values[value].name, chosen)
+    found = _alternatives(free, plan, graph.values[value].name, chosen)
     rows = [["sharding", "objective", "against the plan"]]
     ours = plan.cost.objective
     for objective, spec, _ in sorted(found, key=lambda item: (item[0], str(item[1]))):

@@ -8,24 +8,51 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from ..ir.graph import Attr, Node, Operand, TensorType
+from ..ir.graph import Attr, Attrs, Graph, Node, Operand, TensorType
 from ..propagation.complete import Complete, Decision, complete_parts
 from ..propagation.parts import parts_of
 from ..rules.registry import find
 from ..spec.axes import Axes
 from ..spec.sharding import ShardingSpec
 
-if TYPE_CHECKING:
-    from .lowering import Lowering
+
+class Writer(Protocol):
+    """What a form writes with: the Program that is being made, as `lowering.Lowering` makes it."""
+
+    graph: Graph
+    complete: Complete
+
+    def emit(
+        self,
+        op: str,
+        operands: tuple[Operand, ...],
+        type: TensorType,
+        spec: ShardingSpec,
+        name: str,
+        attrs: Attrs = (),
+        axes: Axes = (),
+        node: int | None = None,
+        origin: int | None = None,
+    ) -> int:
+        """One local instruction; its result."""
+
+    def pend(self, value: int, spec: ShardingSpec, axes: Axes) -> int:
+        """A copy of a value that counts on one device only along these axes."""
+
+    def call(self, node: Node, decision: Decision, operands: tuple[Operand, ...]) -> tuple[int, ...]:
+        """The op itself, on local shards."""
+
+    def inline(self, inner: Complete, node: Node, decision: Decision, operands: tuple[Operand, ...]) -> tuple[int, ...]:
+        """The instructions of an op's parts in its place."""
 
 
 @dataclass(frozen=True)
 class FormContext:
     """What a form works with."""
 
-    lowering: Lowering
+    lowering: Writer
     node: Node
     decision: Decision
     operands: tuple[Operand, ...]

@@ -7,9 +7,7 @@ large, prices on bytes are searched for (`within`).
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from time import monotonic
@@ -43,24 +41,8 @@ def best_plan(
     measure: Measure | None = None,
 ) -> Assignment:
     """The best plan for a graph; ``measure`` says what a plan's Program holds, where memory is limited."""
-    with without_collecting():
-        return _best_plan(graph, mesh, hardware, asked or Asked(graph), solver, time_limit, measure or held_by)
-
-
-def held_by(complete: Complete) -> int:
-    """The most bytes that a device holds."""
-    return program_memory(lower(complete), RESIDENT)
-
-
-def _best_plan(
-    graph: Graph,
-    mesh: DeviceMesh,
-    hardware: Hardware,
-    asked: Asked,
-    solver: str,
-    time_limit: float | None,
-    measure: Measure,
-) -> Assignment:
+    measure = measure or held_by
+    asked = asked or Asked(graph)
     began = monotonic()
     in_layers = solver_named(solver).ACCEPTS.message_passing
     for stack in _stacks(graph, mesh, hardware, asked) if in_layers else ():
@@ -88,6 +70,11 @@ def _best_plan(
     return _no_better_than(_fitted(graph, about, asked, solver, _left(time_limit, began), measure), free)
 
 
+def held_by(complete: Complete) -> int:
+    """The most bytes that a device holds."""
+    return program_memory(lower(complete), RESIDENT)
+
+
 def _fitted(
     graph: Graph, about: Assigner, asked: Asked, solver: str, time_limit: float | None, measure: Measure
 ) -> Assignment:
@@ -107,19 +94,6 @@ def _better(folded: Assignment, unfolded: Callable[[], Assignment]) -> Assignmen
     best = min(folded, whole, key=lambda one: one.objective)
     bound = min(max(folded.lower_bound, whole.lower_bound), best.objective)
     return replace(best, lower_bound=bound, seconds=folded.seconds + whole.seconds)
-
-
-@contextmanager
-def without_collecting() -> Iterator[None]:
-    """Leave Python's garbage where it is: a plan makes little, and looking for it goes through all that a capture left,
-    again and again."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 def _no_better_than(tight: Assignment, free: Assignment) -> Assignment:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .model import Assigner
+from .readers import Variables
 
 PAIRS = 400
 """Pairs with more combinations than this are not tried."""
@@ -15,13 +13,13 @@ WORK = 5_000_000
 """At most so many readers are asked what they want: some seconds.  Time would not be the same twice."""
 
 
-def polish(assigner: Assigner, choice: Sequence[int], seconds: float | None = None) -> list[int]:
+def polish(assigner: Variables, choice: Sequence[int], seconds: float | None = None) -> list[int]:
     """The choice for nodes and inputs after all changes that pay, first come, first served."""
     return _Polish(assigner, choice, seconds).run()
 
 
 class _Polish:
-    def __init__(self, assigner: Assigner, choice: Sequence[int], seconds: float | None) -> None:
+    def __init__(self, assigner: Variables, choice: Sequence[int], seconds: float | None) -> None:
         self.about = assigner
         graph = assigner.graph
         self.choice = list(choice[: len(graph.nodes) + len(graph.inputs)])

@@ -6,14 +6,17 @@ that are alike.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from ..ir.graph import Graph
 from ..optimize.problem import Ints
+from ..spec.sharding import ShardingSpec
 from .routes import Routes, Tree
+from .strategies import Way
 
 
 class Group(NamedTuple):
@@ -121,3 +124,18 @@ class Demand:
                 finish = prices[:, self.routes.stay[self.made]].T
             to_hub = to_hub + finish // share * self.routes.pending[self.made][:, None]
         return (to_hub, *(self.reach(group, prices) // share for group in self.groups))
+
+
+class Variables(Protocol):
+    """What of `model.Assigner` those need who change a choice here and there: the variables, and what values cost."""
+
+    graph: Graph
+    given: Mapping[int, ShardingSpec]
+    ways: list[tuple[Way, ...]]
+    inputs: dict[int, tuple[ShardingSpec, ...]]
+    place: dict[int, int]
+    updates: dict[int, int]
+    demands: list[Demand]
+
+    def spent(self, value: int, choice: Sequence[int]) -> int:
+        """What copies of a value cost."""

@@ -7,17 +7,14 @@ gets the sharding with the fewest bytes among those that cost no more, copies ma
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..cost.memory import local_bytes
-
-if TYPE_CHECKING:
-    from .model import Assigner
+from .readers import Variables
 
 
-def tighten(assigner: Assigner, choice: Sequence[int]) -> list[int]:
+def tighten(assigner: Variables, choice: Sequence[int]) -> list[int]:
     """The same choice for nodes, with inputs that hold fewer bytes where that costs nothing.
 
     Among them are shardings that were dropped as never needed: that was for time.

@@ -17,6 +17,7 @@ draws of a program, ``channels`` says how many a grouped convolution has in all,
 | `captured` | `capture`, `capture_step`, `Captured`, `program_hash`: from a program to a graph and back |
 | `state` | `Session`: modules and optimizers found, fakes in their place, how to read and write the real ones |
 | `dispatch`, `recorder`, `aliasing` | one call; the program while it is written; tensors that share memory |
+| `answers` | what calls return, asked once for equal ones |
 | `signatures`, `sizes`, `dtypes` | operand or attribute; sizes that differ on a shard; names of element types |
 | `neutral`, `attention`, `constraint` | what keeps a program independent of devices; ops of our own |
 | `random` | random numbers by key, step and place; PyTorch's random ops in terms of them |

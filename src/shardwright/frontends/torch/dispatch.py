@@ -13,6 +13,7 @@ import torch
 from ...errors import TraceError
 from ...ir.graph import Operand, Source, TensorType
 from .aliasing import Record, View, read, write
+from .answers import Answers
 from .dtypes import dtype_name, tensor_type
 from .private import (
     DataDependentOutputException,
@@ -32,6 +33,7 @@ from .sizes import WHOLE_SHAPE, grouped_channels
 from .source import Scopes
 
 _UNRECORDED = ("prim", "profiler", "debugprims")
+_DEVICE = torch.ops.prim.device.default
 _SAME_TENSOR = ("aten.detach", "aten.alias", "aten.lift_fresh", "aten.lift")
 _MAY_DO_NOTHING = ("aten.view", "aten.expand", "aten.slice.Tensor", "aten._reshape_alias", "aten.squeeze.dim")
 
@@ -57,6 +59,7 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._random_state = fresh_state()  # made here, where tensors still have numbers
         self._lines: dict[int, Source | None] = {}
         self._known: dict[int, tuple[Any, Any]] = {}
+        self._answers = Answers()
 
     # What a tensor is to the program
 
@@ -85,6 +88,8 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     # One call
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _DEVICE and isinstance(args[0], FakeTensor):  # autograd asks it of every gradient, more than once
+            return torch.device("meta") if args[0].fake_mode.in_kernel_invocation else args[0].fake_device
         try:
             return self._dispatch(func, args, kwargs or {})
         except TraceError as error:
@@ -107,16 +112,19 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 made = func.decompose(*args, **kwargs)
             if made is not NotImplemented:
                 return made
-        operands, _ = form.split(args, kwargs)
+        operands, attrs = form.split(args, kwargs)
         if form.name == "aten.lift_fresh" and not isinstance(operands[0], FakeTensor):
             made = self._call(func, args, kwargs)  # keeps the numbers of torch.tensor(...), for .item()
             self.track(made, Record(self._constant_value(operands[0])))
             return made
         if any(not isinstance(tensor, FakeTensor) for tensor in _tensors(operands)):
             args, kwargs = self._without_real(args), {key: self._without_real(value) for key, value in kwargs.items()}
-        return self._record(form, func, args, kwargs)
+            operands, attrs = form.split(args, kwargs)
+        return self._record(form, func, args, kwargs, operands, attrs)
 
-    def _record(self, form: Signature, func: Any, args: Any, kwargs: Any) -> Any:
+    def _record(
+        self, form: Signature, func: Any, args: Any, kwargs: Any, operands: list[Any], attrs: dict[str, Any]
+    ) -> Any:
         source = self._source()
         if form.name in _SAME_TENSOR:
             made = self._call(func, args, kwargs)
@@ -128,10 +136,10 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._reshape_in_place(form, func, args, kwargs, source)
         if form.name == "aten.cat":  # an empty vector goes with tensors of any rank, and adds nothing to them
             args = ([tensor for tensor in args[0] if tensor.shape != (0,)] or args[0][:1], *args[1:])
+            operands, attrs = form.split(args, kwargs)
         batch_norm = form.name == "aten.native_batch_norm" and args[3] is not None and args[5]
         if form.mutates or batch_norm:
             return self._mutate(form, func, args, kwargs, source, "running_" if batch_norm else None)
-        operands, attrs = form.split(args, kwargs)
         if form.random:
             return self._redraw(form, func, args, kwargs, operands, attrs)
         if form.name.startswith("aten.as_strided") and (
@@ -143,7 +151,11 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 help="call .contiguous() on it first, or use view, transpose, unfold or slicing",
             )
         reads = self._reads(operands, source)
-        made = self._call(func, args, kwargs)
+        key = self._answers.key(form, operands, attrs, kwargs)
+        made = self._answers.again(key)
+        if made is None:
+            made = self._call(func, args, kwargs)
+            self._answers.remember(key, made)
         if form.name == "aten._local_scalar_dense" and isinstance(made, bool | int | float):
             return made
         results = list(_results(made, form, self))

@@ -5,6 +5,7 @@ None of these has a public equivalent in 2.11 to 2.13; `make_fx` and `torch.expo
 
 from __future__ import annotations
 
+from torch._C import DisableTorchFunction  # leaves all modes above the dispatcher out, users' and ours
 from torch._C import _current_autograd_node as current_autograd_node  # which forward op a backward op belongs to
 from torch._C._autograd import _get_sequence_nr as next_sequence_number  # numbers autograd nodes as they are made
 from torch._ops import OpOverload
@@ -21,6 +22,7 @@ from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tr
 
 __all__ = [
     "DataDependentOutputException",
+    "DisableTorchFunction",
     "DynamicOutputShapeException",
     "FakeTensor",
     "FakeTensorMode",
