@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from shardwright.ir.graph import Graph, GraphBuilder, Node, Source, TensorType
+from shardwright.ir.graph import Graph, GraphBuilder, Node, SourceLine, TensorType
 from shardwright.propagation.engine import OpView
 from shardwright.spec.axes import AxisRef
 from shardwright.spec.collective import REDUCTIONS
@@ -208,7 +208,7 @@ attributes = st.recursive(
     max_leaves=5,
 )
 types = st.builds(TensorType, st.integers(0, 3).flatmap(shapes), st.sampled_from(["f32", "bf16", "i64", "bool"]))
-sources = st.builds(Source, words, st.integers(0, 999), st.just("") | words)
+sources = st.builds(SourceLine, words, st.integers(0, 999), st.just("") | words)
 
 
 @st.composite

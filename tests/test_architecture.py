@@ -104,12 +104,6 @@ def test_the_contracts_are_kept() -> None:
 # -- the import graph -----------------------------------------------------------------------------------
 
 TOP = sorted(room for room in ROOMS if room.parent == SRC)
-PRIVATE_ELSEWHERE = {
-    "frontends/torch/kernels.py",
-    "frontends/torch/neutral.py",
-    "frontends/torch/signatures.py",
-}
-"""Files, other than a ``private.py``, that still reach into PyTorch's private modules."""
 
 
 def imports_in(text: str, package: str, modules: Collection[str]) -> set[str]:
@@ -244,8 +238,7 @@ def private_torch(text: str) -> set[str]:
 
 @pytest.mark.parametrize("path", [path for path in MODULES if path.name != "private.py"], ids=name)
 def test_private_parts_of_torch_are_taken_in_one_file_a_package(path: Path) -> None:
-    if name(path) not in PRIVATE_ELSEWHERE:
-        assert private_torch(path.read_text(encoding="utf-8")) == set()
+    assert private_torch(path.read_text(encoding="utf-8")) == set()
 
 
 def test_private_parts_of_torch_are_found() -> None:

@@ -14,7 +14,6 @@ A program becomes a `Source`, what is asked of it an `Asked`, what is decided a 
 | `arrays` | `ShardedArray`, and `randn`, `zeros`, `ones`, `asarray` that make them; `with_sharding_constraint` |
 | `eager` | one call on arrays in shards as a Program |
 | `front` | the seeds' functions on text, `P` and functions |
-| `tensors` | `ShardedTensor`: the same of PyTorch tensors, on real processes, too |
 | `random` | counter-based random numbers: a function of the global index |
 | `event_log` | the flat log of what sharded arrays do |
 

@@ -6,6 +6,8 @@ Calls with the same shapes and shardings share one compiled Program.  What happe
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +17,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import NDArray
 
 from ..errors import SpecError
+from ..frontends.base import frontends
 from ..frontends.numpy import ShapeDtype, Traced, constrain, is_traced, prepare, trace
 from ..frontends.numpy.trees import Tree, flatten, unflatten
 from ..plans.requests import spec_text
@@ -257,10 +260,9 @@ def asarray(array: Any, *, mesh: Any, spec: Any = None, engine: Any = None) -> A
 
     With ``engine="torch"`` (and for PyTorch tensors) it becomes a `ShardedTensor`, on real processes under torchrun.
     """
-    if engine is not None or type(array).__module__.split(".")[0] == "torch":
-        from . import tensors
-
-        return tensors.place(array, mesh, _place(mesh, array.shape, spec), engine or "virtual")
+    if engine is not None or _framework_of(array) is not None:
+        door = _door(_framework_of(array) or engine)
+        return door.place(array, mesh, _place(mesh, array.shape, spec), engine or "virtual")
     whole = np.asarray(array)
     where = _place(mesh, whole.shape, spec)
     event = "broadcast" if where.is_replicated else "scatter"
@@ -278,9 +280,7 @@ def randn(*shape: Any, mesh: Any, spec: Any = None, seed: int = 0, dtype: Any = 
     where = _place(mesh, size, spec)
     log.add("create", f"randn {list(size)}", "+".join(map(str, where.sharded_axes)))
     if engine is not None:
-        from . import tensors
-
-        return tensors.randn(size, mesh, where, seed, dtype, engine)
+        return _door(engine).randn(size, mesh, where, seed, dtype, engine)
     shards = [normal_part(size, where.local_slices(size, p), seed).astype(dtype) for p in where.mesh]
     return ShardedArray(shards, where, size)
 
@@ -299,9 +299,7 @@ def _filled(
     where = _place(mesh, shape, spec)
     log.add("create", f"{name} {list(shape)}", "+".join(map(str, where.sharded_axes)))
     if engine is not None:
-        from . import tensors
-
-        return tensors.filled(name, make, shape, mesh, where, dtype, engine)
+        return _door(engine).filled(name, make, shape, mesh, where, dtype, engine)
     return ShardedArray([make(where.local_shape(shape, p), dtype) for p in where.mesh], where, shape)
 
 
@@ -315,8 +313,22 @@ def with_sharding_constraint(x: Any, spec: Any) -> Any:
         return x.redistribute(spec)
     if is_traced(x):
         return constrain(x, spec_text(spec))
-    if type(x).__module__.split(".")[0] == "torch":
-        from . import tensors
+    framework = _framework_of(x)
+    return x if framework is None else _door(framework).constrain(x, spec_text(spec))
 
-        return tensors.constrain(x, spec_text(spec))
-    return x
+
+def _framework_of(array: Any) -> str | None:
+    """The framework, other than NumPy, that an array is of."""
+    name = type(array).__module__.split(".")[0]
+    return name if any(name == frontend.__name__.rpartition(".")[2] != "numpy" for frontend in frontends()) else None
+
+
+def _door(name: Any) -> Any:
+    """What makes arrays in shards of another framework: the module ``tensors`` behind its door.
+
+    An engine's name is that of the framework whose processes it runs on; "virtual" and engines of one's own, on which
+    any framework runs, take PyTorch's tensors.
+    """
+    here = __name__.partition(".")[0]
+    known = isinstance(name, str) and importlib.util.find_spec(f"{here}.{name}") is not None
+    return importlib.import_module(f"{here}.{name if known else 'torch'}.tensors")

@@ -122,10 +122,8 @@ class Source(ABC):
     def data_count(self) -> int:
         return sum(about.role == DATA for about in self.inputs_are)
 
-    @property
-    def phases(self) -> tuple[str, ...]:
-        """For every node: forward, backward or update."""
-        return (FORWARD,) * len(self.graph.nodes)
+    phases: tuple[str, ...]
+    """For every node: forward, backward or update."""
 
     # -- a call ---------------------------------------------------------------------------------------------
 

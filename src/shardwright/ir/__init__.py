@@ -20,7 +20,7 @@ lowering makes of it: one SPMD text with explicit collectives.
 To extend: a pass is a function from graph to graph that uses `rewrite.Rewriter` and ends in `verify`.
 """
 
-from .graph import Graph, GraphBuilder, Node, Source, TensorType, Value
+from .graph import Graph, GraphBuilder, Node, SourceLine, TensorType, Value
 from .program import Collective, Instr, Local, Program
 
 __all__ = [
@@ -31,7 +31,7 @@ __all__ = [
     "Local",
     "Node",
     "Program",
-    "Source",
+    "SourceLine",
     "TensorType",
     "Value",
 ]

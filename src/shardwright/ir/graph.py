@@ -14,12 +14,12 @@ from typing import Any
 
 from .graph_data import GraphData
 from .json import graph_to_json, read_json
-from .nodes import Attr, Attrs, Node, Operand, Source, TensorType, Value, freeze_attr
+from .nodes import Attr, Attrs, Node, Operand, SourceLine, TensorType, Value, freeze_attr
 from .text import graph_text, read_graph
 from .verify import verify
 
 # What a graph is made of is imported from here, too: who speaks of graphs speaks of these.
-__all__ = ["Attr", "Attrs", "Graph", "GraphBuilder", "Node", "Operand", "Source", "TensorType", "Value"]
+__all__ = ["Attr", "Attrs", "Graph", "GraphBuilder", "Node", "Operand", "SourceLine", "TensorType", "Value"]
 
 
 class Graph(GraphData):
@@ -88,7 +88,7 @@ class GraphBuilder:
         names: Sequence[str] = (),
         attrs: Mapping[str, Any] | None = None,
         views: Iterable[tuple[int, int]] = (),
-        source: Source | None = None,
+        source: SourceLine | None = None,
     ) -> Any:
         """Add a node; returns its result, or a tuple of them when there is not exactly one."""
         n = len(self.nodes)

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import GraphError
 from .graph_data import GraphData, Parts
-from .nodes import Attr, Node, Operand, Source, TensorType, Value, freeze_attr
+from .nodes import Attr, Node, Operand, SourceLine, TensorType, Value, freeze_attr
 
 FORMAT = "shardwright.graph"
 VERSION = 1
@@ -139,7 +139,7 @@ def _node(item: Any, n: int) -> Node:
     source = None
     if item.get("source") is not None:
         take(item["source"], f"the source of {what}", {"file": str, "line": int, "scope": str})
-        source = Source(**item["source"])
+        source = SourceLine(**item["source"])
     return Node(
         item["op"],
         operands,

@@ -58,7 +58,7 @@ class TensorType:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceLine:
     """Where in the user's program a node comes from."""
 
     file: str
@@ -109,7 +109,7 @@ class Node:
     results: tuple[int, ...]
     attrs: Attrs = ()
     views: tuple[tuple[int, int], ...] = ()
-    source: Source | None = None
+    source: SourceLine | None = None
     inputs: tuple[int, ...] = field(init=False, repr=False, compare=False)
     """The tensors that go in, lists flattened and absent ones left out: what a rule speaks of."""
 

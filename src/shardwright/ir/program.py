@@ -19,7 +19,7 @@ from ..spec.axes import Axes, axes_size, axes_text
 from ..spec.collective import COLLECTIVES, collective_bytes
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import Shape, ShardingSpec, tensor_text
-from .graph import Attrs, Node, Operand, Source, TensorType
+from .graph import Attrs, Node, Operand, SourceLine, TensorType
 from .nodes import flat_operands
 from .text import node_text, quoted
 
@@ -62,7 +62,7 @@ class Instr:
     node: int | None = None
     """The node of the Graph that it carries out."""
     cause: str = ""
-    source: Source | None = None
+    source: SourceLine | None = None
     views: tuple[tuple[int, int], ...] = ()
     """Pairs (result, flat operand): that result shows that operand's bytes."""
 

@@ -21,7 +21,7 @@ from ..errors import GraphError
 from ..spec.notation import Reader, read_tensor
 from ..spec.sharding import ShardingSpec, tensor_text
 from .graph_data import GraphData, Parts
-from .nodes import Attr, Attrs, Node, Operand, Source, TensorType, Value, freeze_attr
+from .nodes import Attr, Attrs, Node, Operand, SourceLine, TensorType, Value, freeze_attr
 
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.]*\Z")
 _LEADING = frozenset({"return", "update", "view", "in"})  # words that mean something else where a node begins
@@ -48,7 +48,7 @@ def attrs_text(attrs: Attrs) -> str:
     return " {" + ", ".join(f"{quoted(key)}={attr_text(value)}" for key, value in attrs) + "}" if attrs else ""
 
 
-def source_text(source: Source | None) -> str:
+def source_text(source: SourceLine | None) -> str:
     if source is None:
         return ""
     scope = f" in {quoted(source.scope)}" if source.scope else ""
@@ -255,12 +255,12 @@ class GraphReader(Reader):
         self.expect("]")
         return tuple(found)
 
-    def source(self) -> Source:
+    def source(self) -> SourceLine:
         file = self.word("a file")
         self.expect(":")
         line = self.integer("a line")
         scope = self.word("a scope") if self.skip("in") else ""
-        return Source(file, line, scope)
+        return SourceLine(file, line, scope)
 
 
 def read_graph(text: str) -> Parts:

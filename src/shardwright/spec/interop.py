@@ -1,6 +1,7 @@
 """Shardings written as PyTorch and JAX write them, without importing either; `foreign` reads them.
 
-The classes are taken from the module that the caller hands in or has already imported.
+The classes are taken from the module that the caller hands in or has already imported.  A spec is a `ShardingSpec`, of
+which these are methods.
 """
 
 from __future__ import annotations
@@ -11,12 +12,11 @@ from typing import Any
 
 from ..errors import SpecError
 from .axes import AxisRef
-from .sharding import ShardingSpec
 
 _TO_TORCH = {"prod": "product"}
 
 
-def to_placements(spec: ShardingSpec, types: Any = None) -> tuple[Any, ...]:
+def to_placements(spec: Any, types: Any = None) -> tuple[Any, ...]:
     """PyTorch's placements; ``types`` is ``torch.distributed.tensor`` or something that looks like it."""
     types = types or _imported("torch.distributed.tensor", "placements")
     placed: dict[str, Any] = {}
@@ -39,7 +39,7 @@ def _strided(types: Any) -> Any:
     return _imported("torch.distributed.tensor.placement_types", "placements")._StridedShard
 
 
-def to_partition_spec(spec: ShardingSpec, type: Any = None) -> Any:
+def to_partition_spec(spec: Any, type: Any = None) -> Any:
     """JAX's PartitionSpec; ``type`` is that class, or any that takes the entries."""
     type = type or _imported("jax.sharding", "a PartitionSpec").PartitionSpec
     if spec.partial:
@@ -53,7 +53,7 @@ def to_partition_spec(spec: ShardingSpec, type: Any = None) -> Any:
     return type(*entries)
 
 
-def _refuse_sub_axis(axis: AxisRef, spec: ShardingSpec) -> None:
+def _refuse_sub_axis(axis: AxisRef, spec: Any) -> None:
     if not axis.is_whole:
         raise SpecError(
             f"{axis} is a part of a mesh axis, which PyTorch and JAX cannot express",

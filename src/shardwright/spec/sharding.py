@@ -8,6 +8,7 @@ may not be used by propagation.  Text form: ``[dp, tp:(1)2+sp, _, ?] // ep, max(
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -18,6 +19,7 @@ from .axes import Axes, AxisRef, axes_text, merge_axes
 from .chunks import nested_chunk, padded_size
 from .collective import check_reduction
 from .foreign import read_foreign
+from .interop import to_partition_spec, to_placements
 from .mesh import DeviceMesh
 from .notation import Reader, parse_dim, parse_partial, parse_spec, read_tensor
 
@@ -216,6 +218,36 @@ class ShardingSpec:
             fact = f"a sharding of {found.rank} dims for a tensor of {rank}"
             raise SpecError(fact, rows=[("spec", str(found))])
         return found
+
+    # -- as others write it -----------------------------------------------------------------------------
+
+    def to_placements(self, types: Any = None) -> tuple[Any, ...]:
+        """PyTorch's placements, one for each mesh axis; ``torch.distributed.tensor`` has to be imported."""
+        return to_placements(self, types)
+
+    def to_partition_spec(self, type: Any = None) -> Any:
+        """JAX's PartitionSpec; ``jax.sharding`` has to be imported."""
+        return to_partition_spec(self, type)
+
+    def to_json(self) -> str:
+        """The mesh and the sharding, as text.
+
+        >>> ShardingSpec.parse("[x, _]", DeviceMesh("x=2")).to_json()
+        '{"mesh": "x=2", "spec": "[x, _]"}'
+        """
+        return json.dumps({"mesh": str(self.mesh), "spec": str(self)})
+
+    @classmethod
+    def from_json(cls, text: str) -> ShardingSpec:
+        """What `to_json` wrote, read strictly."""
+        try:
+            record = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise SpecError(f"not JSON: {error.msg}") from None
+        words = {"mesh", "spec"}
+        if not isinstance(record, dict) or set(record) != words or not all(isinstance(v, str) for v in record.values()):
+            raise SpecError("a sharding in JSON is an object with a mesh and a spec, both as text")
+        return cls.parse(record["spec"], DeviceMesh(record["mesh"]))
 
     # -- identity ---------------------------------------------------------------------------------------
 

@@ -311,7 +311,7 @@ def test_arrays_of_something_else_are_refused() -> None:
         trace(lambda x: x == None, F32)  # noqa: E711
 
 
-# Source lines.
+# SourceLine lines.
 
 
 def outer_function(x: Any) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from shardwright.errors import GraphError
-from shardwright.ir.graph import Graph, GraphBuilder, Node, Source, TensorType, Value
+from shardwright.ir.graph import Graph, GraphBuilder, Node, SourceLine, TensorType, Value
 from shardwright.ir.nodes import freeze_attr
 from shardwright.ir.verify import _are_sound, _nodes, verify
 
@@ -152,8 +152,8 @@ def test_equal_graphs_are_equal() -> None:
 
 
 def test_source() -> None:
-    assert str(Source("model.py", 3)) == "model.py:3"
-    assert str(Source("model.py", 3, "mlp.up")) == "model.py:3 in mlp.up"
+    assert str(SourceLine("model.py", 3)) == "model.py:3"
+    assert str(SourceLine("model.py", 3, "mlp.up")) == "model.py:3 in mlp.up"
 
 
 # -- what is not well-formed ----------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def test_not_well_formed(changes: dict[str, Any], fact: str) -> None:
 
 
 def test_the_error_names_the_node_and_its_source() -> None:
-    bad = replace(NEG, operands=(7,), source=Source("model.py", 12))
+    bad = replace(NEG, operands=(7,), source=SourceLine("model.py", 12))
     with pytest.raises(GraphError) as caught:
         verify(replace(GOOD, nodes=(bad,)))
     assert caught.value.rows == [("node", "0: neg"), ("at", "model.py:12")]

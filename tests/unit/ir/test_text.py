@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shardwright.errors import GraphError
-from shardwright.ir.graph import Graph, GraphBuilder, Source
+from shardwright.ir.graph import Graph, GraphBuilder, SourceLine
 from shardwright.ir.text import graph_text
 from shardwright.spec.mesh import DeviceMesh
 from shardwright.spec.sharding import ShardingSpec
@@ -107,9 +107,10 @@ def test_attributes_survive(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "source", [Source("model.py", 1), Source("0.py", 1, "0.up"), Source("/a b/c.py", 12, "in"), Source("", 0)]
+    "source",
+    [SourceLine("model.py", 1), SourceLine("0.py", 1, "0.up"), SourceLine("/a b/c.py", 12, "in"), SourceLine("", 0)],
 )
-def test_sources_survive(source: Source) -> None:
+def test_sources_survive(source: SourceLine) -> None:
     b = GraphBuilder("g")
     x = b.input((2,))
     y = b.op("neg", [x], [(2,)], source=source)

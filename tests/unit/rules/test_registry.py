@@ -16,7 +16,7 @@ import pytest
 
 from by_execution import check
 from shardwright.errors import RuleError, UnknownOpError
-from shardwright.ir.graph import Graph, GraphBuilder, Source
+from shardwright.ir.graph import Graph, GraphBuilder, SourceLine
 from shardwright.rules import GraphExtractor, lookup, records, registry, rule, sharding_rule
 from shardwright.rules.registry import find, forget, node_rule
 from shardwright.spec.op_record import Call, Flow
@@ -168,7 +168,7 @@ def test_a_call_that_does_not_fit_names_its_op() -> None:
 def one_node(op: str, **attrs: Any) -> Graph:
     b = GraphBuilder()
     x = b.input((8, 4), name="x")
-    return b.finish([b.op(op, [x], [(8, 4)], attrs=attrs, source=Source("model.py", 41, "Block"))])
+    return b.finish([b.op(op, [x], [(8, 4)], attrs=attrs, source=SourceLine("model.py", 41, "Block"))])
 
 
 def test_equal_calls_share_a_rule() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import TraceError
-from ...ir.graph import Graph, GraphBuilder, Source, TensorType
+from ...ir.graph import Graph, GraphBuilder, SourceLine, TensorType
 from .dtypes import Array, tensor_type
 from .source import caller
 
@@ -131,5 +131,5 @@ def check_current(recorder: Recorder) -> Recorder:
 
 def place(error: TraceError) -> TraceError:
     """Add the line of the user's program to an error."""
-    source: Source | None = caller()
+    source: SourceLine | None = caller()
     return error if source is None else error.add("at", source)

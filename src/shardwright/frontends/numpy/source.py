@@ -14,7 +14,7 @@ from types import CodeType, FrameType
 
 import numpy as np
 
-from ...ir.graph import Source
+from ...ir.graph import SourceLine
 
 _OURS = (
     str(Path(__file__).parents[2]) + os.sep,
@@ -23,13 +23,13 @@ _OURS = (
 )
 
 
-def caller() -> Source | None:
+def caller() -> SourceLine | None:
     """The line of the user's program that is being executed."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         place = _place(frame.f_code, frame.f_globals.get("__name__", ""))
         if place is not None:
-            return Source(place[0], frame.f_lineno, place[1])
+            return SourceLine(place[0], frame.f_lineno, place[1])
         frame = frame.f_back
     return None
 

@@ -13,7 +13,7 @@ from ...errors import TraceError
 from ...ir.core import CONSTRAINT
 from ...ir.graph import Graph
 from ...spec.sharding import Shape
-from ..base import CONSTANT, DATA, Input, Leaf, Source
+from ..base import CONSTANT, DATA, FORWARD, Input, Leaf, Source
 from .compute import run_graph
 from .dtypes import Array, DType, tensor_type
 from .emit import lift, node
@@ -67,6 +67,10 @@ class Traced(Source):
     fn: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
 
     framework = NUMPY
+
+    @property
+    def phases(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (FORWARD,) * len(self.graph.nodes)
 
     @property
     def inputs_are(self) -> tuple[Input, ...]:

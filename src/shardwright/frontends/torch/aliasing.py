@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import TraceError
-from ...ir.graph import Source, TensorType
+from ...ir.graph import SourceLine, TensorType
 from .recorder import Recorder
 
 
@@ -45,7 +45,7 @@ class Record:
         """How many writes to the memory the value has in it."""
 
 
-def read(recorder: Recorder, record: Record, source: Source | None) -> int:
+def read(recorder: Recorder, record: Record, source: SourceLine | None) -> int:
     """The value a tensor shows now."""
     writes = record.memory.writes
     if record.seen != writes:
@@ -58,7 +58,7 @@ def read(recorder: Recorder, record: Record, source: Source | None) -> int:
     return record.value
 
 
-def write(recorder: Recorder, record: Record, value: int, source: Source | None) -> None:
+def write(recorder: Recorder, record: Record, value: int, source: SourceLine | None) -> None:
     """From now on the tensor shows ``value``, and so does, in its part, whatever shares its memory."""
     chain = [record]
     while (base := chain[-1].base) is not None:
@@ -72,7 +72,7 @@ def write(recorder: Recorder, record: Record, value: int, source: Source | None)
             value = _put_back(recorder, part.view, whole, value, source)
 
 
-def _put_back(recorder: Recorder, view: View, whole: int, part: int, source: Source | None) -> int:
+def _put_back(recorder: Recorder, view: View, whole: int, part: int, source: SourceLine | None) -> int:
     """``whole`` with ``part`` in the place that the view shows."""
     type = recorder.types[whole]
     name = view.op.split(".")[1]

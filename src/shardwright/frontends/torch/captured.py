@@ -65,6 +65,8 @@ class Captured(Source):
     """Parameter to output: gradients that the program leaves in ``.grad``, where there was none."""
     cleared: tuple[str, ...] = ()
     """Parameters whose gradient the program resets to None."""
+    phases: tuple[str, ...] = ()
+    """Of every node: forward, backward or update."""
     keywords: tuple[str, ...] = ()
     """The keyword arguments, in the order of the capture; a call may give them in any."""
     roots: tuple[tuple[str, Any], ...] = field(default=(), compare=False, repr=False)
@@ -291,8 +293,8 @@ def _loss(out: Any) -> Any:
 def _run(
     fn: Any, named: Any, args: Sequence[Any], kwargs: dict[str, Any], grad: bool, more: Sequence[tuple[str, Any]] = ()
 ) -> Captured:
-    session = Session([*find_roots(named, args, kwargs), *more])
     recorder = Recorder()
+    session = Session([*find_roots(named, args, kwargs), *more], recorder)
     mode = RecordingMode(recorder, session.scopes, session.fake)
     grad = grad and torch.is_grad_enabled()
     with session.swapped(), session.scopes.following(), torch.set_grad_enabled(grad):
@@ -329,6 +331,7 @@ def _run(
         session.finished(),
         tuple(mode.consts),
         *ends,
+        phases=recorder.phases,
         keywords=tuple(kwargs),
         roots=(*session.modules, *session.optimizers),
     )

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ...errors import TraceError
-from ...ir.graph import Operand, Source, TensorType
+from ...ir.graph import Operand, SourceLine, TensorType
 from .aliasing import Record, View, read, write
 from .answers import Answers
 from .dtypes import dtype_name, tensor_type
@@ -57,7 +57,7 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.random: int | None = None
         """The input with key and step, once something is drawn."""
         self._random_state = fresh_state()  # made here, where tensors still have numbers
-        self._lines: dict[int, Source | None] = {}
+        self._lines: dict[int, SourceLine | None] = {}
         self._known: dict[int, tuple[Any, Any]] = {}
         self._answers = Answers()
 
@@ -179,7 +179,7 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         base: Any,
         reads: list[Operand],
         results: list[Any],
-        source: Source | None,
+        source: SourceLine | None,
     ) -> None:
         whole = self.record_of(base)
         types = [tensor_type(result) for result in results]
@@ -192,7 +192,7 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.track(result, Record(value, whole, _part(form.name, attrs, types, r, type)))
 
     def _mutate(
-        self, form: Signature, func: Any, args: Any, kwargs: Any, source: Source | None, prefix: str | None
+        self, form: Signature, func: Any, args: Any, kwargs: Any, source: SourceLine | None, prefix: str | None
     ) -> Any:
         """Record the op that returns what this one writes, then write that."""
         pure = functional_form(form.name)
@@ -247,7 +247,7 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.track(made, Record(value))
         return made
 
-    def _copy(self, func: Any, args: Any, kwargs: Any, source: Source | None) -> Any:
+    def _copy(self, func: Any, args: Any, kwargs: Any, source: SourceLine | None) -> Any:
         """``target.copy_(x)`` makes the target show ``x``, cast and broadcast."""
         target, origin = args[0], args[1]
         value, type = read(self.recorder, self.record_of(origin), source), tensor_type(origin)
@@ -263,7 +263,7 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         write(self.recorder, self.record_of(target), value, source)
         return made
 
-    def _reshape_in_place(self, form: Signature, func: Any, args: Any, kwargs: Any, source: Source | None) -> Any:
+    def _reshape_in_place(self, form: Signature, func: Any, args: Any, kwargs: Any, source: SourceLine | None) -> Any:
         """``unsqueeze_`` and its like: the same tensor is from now on a view of what it was."""
         pure, target = functional_form(form.name), args[0]
         if pure is None or not pure.is_view:
@@ -301,7 +301,7 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if type(dim) is int and dim < 0 and form.is_view:
             attrs["dim"] = dim + (operands[0].dim() + 1 if form.name == "aten.unsqueeze" else max(operands[0].dim(), 1))
 
-    def _reads(self, operands: Sequence[Any], source: Source | None) -> list[Operand]:
+    def _reads(self, operands: Sequence[Any], source: SourceLine | None) -> list[Operand]:
         found: list[Operand] = []
         for operand in operands:
             if operand is None:
@@ -356,7 +356,7 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return None
         return bool((bound >= 1) == (made.op == "aten.lt.Scalar"))
 
-    def _source(self) -> Source | None:
+    def _source(self) -> SourceLine | None:
         """The user's line; in a backward pass that of the forward op whose gradient is being computed.
 
         The autograd node of a forward op is numbered just before the op runs, so the number leads back to the line.
@@ -372,7 +372,7 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._lines.setdefault(next_sequence_number() - 1, source)
         return source
 
-    def _place(self, source: Source | None = None) -> list[tuple[str, str]]:
+    def _place(self, source: SourceLine | None = None) -> list[tuple[str, str]]:
         source = source or self._source()
         return [("at", str(source))] if source else []
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...ir.graph import Source
+from ...ir.graph import SourceLine
 from .source import SPOKEN_FOR
 
 _FILE = re.compile(r'File "([^"]+)", line (\d+)')
@@ -36,11 +36,11 @@ class _Located(torch.fx.Interpreter):
             SPOKEN_FOR.pop()
 
 
-def _source(node: Any) -> Source | None:
+def _source(node: Any) -> SourceLine | None:
     lines = _FILE.findall(node.meta.get("stack_trace") or "")
     if not lines:
         return None
     file, line = lines[-1]
     modules = list((node.meta.get("nn_module_stack") or {}).values())
     scope = str(modules[-1][0]) if modules else ""
-    return Source(PurePath(file).name, int(line), re.sub(r"^L\['self'\]\.?|^L__self__\.?", "", scope))
+    return SourceLine(PurePath(file).name, int(line), re.sub(r"^L\['self'\]\.?|^L__self__\.?", "", scope))

@@ -12,6 +12,7 @@ import torch
 
 from ...ir.graph import TensorType
 from .dtypes import torch_dtype
+from .private import assert_async
 
 Kernel = Callable[..., Any]
 Make = Callable[[Mapping[str, Any], Sequence[TensorType], Any], Kernel]
@@ -131,7 +132,7 @@ def _mine(index: Any, offset: Any, rows: int, size: int) -> tuple[Any, Any]:
     An index that no device has would be zero everywhere; eager PyTorch refuses it, so do we, without waiting for it.
     """
     inside = ((index >= 0) & (index < size)).all()
-    torch._assert_async(inside, f"an index is out of range: the table has {size} rows, counted from 0")
+    assert_async(inside, f"an index is out of range: the table has {size} rows, counted from 0")
     local = index - offset
     mine = (local >= 0) & (local < rows)
     return torch.where(mine, local, 0), mine

@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from ...errors import TraceError
 from .attention import whole_attention
 from .dispatch import Interrupted
+from .private import mkldnn_enabled, set_mkldnn_enabled
 from .recorder import Recorder
 
 _DEVICES = ("cuda", "meta", "xpu", "mps", "npu", "hpu", "xla")
@@ -118,12 +119,12 @@ def plain_recurrence() -> Iterator[None]:
 
     Set directly, since `torch.backends.mkldnn.flags` also sets, and warns of, what Intel's GPUs do.
     """
-    before = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
+    before = mkldnn_enabled()
+    set_mkldnn_enabled(False)
     try:
         yield
     finally:
-        torch._C._set_mkldnn_enabled(before)
+        set_mkldnn_enabled(before)
 
 
 @contextmanager

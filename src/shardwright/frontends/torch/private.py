@@ -5,8 +5,14 @@ None of these has a public equivalent in 2.11 to 2.13; `make_fx` and `torch.expo
 
 from __future__ import annotations
 
+from torch import _assert_async as assert_async  # a check that does not wait for the device
 from torch._C import DisableTorchFunction  # leaves all modes above the dispatcher out, users' and ours
 from torch._C import _current_autograd_node as current_autograd_node  # which forward op a backward op belongs to
+from torch._C import (  # whether an op is composite; convolutions that do not depend on the CPU
+    _dispatch_has_kernel_for_dispatch_key as has_kernel,
+)
+from torch._C import _get_mkldnn_enabled as mkldnn_enabled
+from torch._C import _set_mkldnn_enabled as set_mkldnn_enabled
 from torch._C._autograd import _get_sequence_nr as next_sequence_number  # numbers autograd nodes as they are made
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import (  # tensors with shapes and no numbers
@@ -29,9 +35,13 @@ __all__ = [
     "OpOverload",
     "TorchDispatchMode",
     "UnsupportedOperatorException",
+    "assert_async",
     "current_autograd_node",
+    "has_kernel",
     "keystr",
+    "mkldnn_enabled",
     "next_sequence_number",
+    "set_mkldnn_enabled",
     "tree_flatten",
     "tree_flatten_with_path",
     "tree_unflatten",

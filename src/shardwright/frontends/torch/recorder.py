@@ -6,12 +6,15 @@ used (masks, positions, results of a recomputation), so the graph is built at th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ...ir.graph import Graph, GraphBuilder, Operand, Source, TensorType
+from ...ir.graph import Graph, GraphBuilder, Operand, SourceLine, TensorType
 from ...ir.nodes import flat_operands
+from ..base import BACKWARD, FORWARD, UPDATE
+from .private import current_autograd_node
 
 
 @dataclass(slots=True)
@@ -21,7 +24,8 @@ class Recorded:
     results: tuple[int, ...]
     attrs: Mapping[str, Any]
     views: tuple[tuple[int, int], ...]
-    source: Source | None
+    source: SourceLine | None
+    phase: str
 
     def reads(self) -> tuple[int, ...]:
         return flat_operands(self.operands)
@@ -35,6 +39,18 @@ class Recorder:
         self.inputs: list[tuple[int, str]] = []
         self.nodes: list[Recorded] = []
         self.draws = 0
+        self.updating = False
+        self.phases: tuple[str, ...] = ()
+        """Of the finished graph's nodes."""
+
+    @contextmanager
+    def update(self) -> Iterator[None]:
+        """While an optimizer's step is written."""
+        before, self.updating = self.updating, True
+        try:
+            yield
+        finally:
+            self.updating = before
 
     def value(self, type: TensorType) -> int:
         self.types.append(type)
@@ -52,10 +68,11 @@ class Recorder:
         types: Sequence[TensorType],
         attrs: Mapping[str, Any],
         views: Sequence[tuple[int, int]] = (),
-        source: Source | None = None,
+        source: SourceLine | None = None,
     ) -> tuple[int, ...]:
         results = tuple(self.value(type) for type in types)
-        self.nodes.append(Recorded(op, tuple(operands), results, attrs, tuple(views), source))
+        phase = UPDATE if self.updating else FORWARD if current_autograd_node() is None else BACKWARD
+        self.nodes.append(Recorded(op, tuple(operands), results, attrs, tuple(views), source, phase))
         return results
 
     def maker(self, value: int) -> Recorded | None:
@@ -75,6 +92,7 @@ class Recorder:
             if not wanted.isdisjoint(node.results):
                 wanted.update(node.reads())
                 alive.append(node)
+        self.phases = tuple(node.phase for node in reversed(alive))
         builder = GraphBuilder(name)
         known = {value: builder.input(self.types[value], name=label) for value, label in self.inputs}
         for node in reversed(alive):

@@ -19,6 +19,7 @@ import torch
 from ...errors import TraceError, UnknownOpError
 from ...ir.core import CONSTRAINT
 from .dtypes import dtype_name, torch_dtype
+from .private import has_kernel
 
 TENSOR, TENSORS, OPTIONAL_TENSORS, ATTRIBUTE, DTYPE, DROPPED = range(6)
 _KINDS = {
@@ -178,7 +179,7 @@ def signature(op: Any) -> Signature:
 
 
 def _has_kernel(op: Any, key: str) -> bool:
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key))
+    return bool(has_kernel(op.name(), key))
 
 
 _STAND_INS = {  # keeps the op whole while it is captured; what runs is PyTorch's own

@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 
-from ...ir.graph import Source
+from ...ir.graph import SourceLine
 
 _OURS = (str(Path(__file__).parents[2]) + os.sep, str(Path(torch.__file__).parent) + os.sep, "<")
-SPOKEN_FOR: list[Source | None] = []
+SPOKEN_FOR: list[SourceLine | None] = []
 """Where a program is run by somebody who knows better: the sources to use, innermost last."""
 _STDLIB = sysconfig.get_path("stdlib") + os.sep
 
@@ -60,7 +60,7 @@ class Scopes:
         finally:
             self.stack.pop()
 
-    def caller(self) -> Source | None:
+    def caller(self) -> SourceLine | None:
         """The line of the user's program that is being executed."""
         if SPOKEN_FOR and SPOKEN_FOR[-1] is not None:
             return SPOKEN_FOR[-1]
@@ -69,7 +69,7 @@ class Scopes:
             place = _place(frame.f_code, frame.f_globals.get("__name__", ""))
             if place is not None:
                 scope = self.stack[-1] if self.stack else ""
-                return Source(place[0], frame.f_lineno, scope or place[1])
+                return SourceLine(place[0], frame.f_lineno, scope or place[1])
             frame = frame.f_back
         return None
 

@@ -20,6 +20,7 @@ from ...errors import TraceError
 from ..base import BUFFER, GRADIENT, OPTIMIZER, PARAMETER
 from . import optimizers
 from .private import FakeTensorMode, tree_flatten
+from .recorder import Recorder
 from .source import Scopes
 
 
@@ -43,7 +44,8 @@ class Slot:
 class Session:
     """Fakes for everything real, while a program is captured."""
 
-    def __init__(self, roots: Sequence[tuple[str, Any]]) -> None:
+    def __init__(self, roots: Sequence[tuple[str, Any]], recorder: Recorder) -> None:
+        self.recorder = recorder
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.slots: list[Slot] = []
         self.by_tensor: dict[int, Slot] = {}
@@ -153,7 +155,7 @@ class Session:
         def step(closure: Any = None) -> Any:
             with torch.enable_grad():
                 loss = closure() if closure is not None else None
-            with torch.no_grad():
+            with torch.no_grad(), self.recorder.update():
                 if count is not None:
                     count.fake.add_(1)
                 for group, rate, members in groups:

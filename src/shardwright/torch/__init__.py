@@ -8,18 +8,24 @@
     loss = step(input_ids=ids, labels=ids)
 
 `shardwright.plan` and `shardwright.shard_map` take PyTorch functions and modules, too; ``plan.step()`` trains a plan.
+
+| file | what it holds |
+|---|---|
+| `tensors` | `ShardedTensor`: PyTorch tensors in shards, one op at a time; `shardwright.asarray` makes them |
 """
 
 from __future__ import annotations
 
-from .api.sharding import shard_step
-from .frontends.torch import Captured, capture, capture_step, constrain, program_hash
-from .run.runner import Step as ShardedStep
-from .run.torch import TorchEngine, emit
+from ..api.sharding import shard_step
+from ..frontends.torch import Captured, capture, capture_step, constrain, program_hash
+from ..run.runner import Step as ShardedStep
+from ..run.torch import TorchEngine, emit
+from .tensors import ShardedTensor
 
 __all__ = [
     "Captured",
     "ShardedStep",
+    "ShardedTensor",
     "TorchEngine",
     "capture",
     "capture_step",

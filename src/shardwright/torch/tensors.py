@@ -12,15 +12,15 @@ from typing import Any
 
 import torch
 
+from ..api.eager import program_by_specs
+from ..api.event_log import log
+from ..api.random import normal_part
 from ..errors import SpecError
 from ..frontends.torch import TORCH, Captured, capture, constrain
 from ..frontends.torch.private import tree_flatten, tree_unflatten
 from ..run.engine import engine_for
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
-from .eager import program_by_specs
-from .event_log import log
-from .random import normal_part
 
 __all__ = ["ShardedTensor", "constrain", "filled", "place", "randn", "run_eagerly", "shared_engine"]
 _OPERATORS = (
