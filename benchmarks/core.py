@@ -20,7 +20,7 @@ from collections.abc import Callable
 from shardwright import DeviceMesh, Graph, GraphBuilder, ShardingSpec, run_hierarchical_propagation_pass
 from shardwright.propagation import rule_of
 from shardwright.rules.registry import _by_signature
-from shardwright.spec.resharding.steps import clear_cache, reshard, reshard_table
+from shardwright.spec.resharding.cheapest import clear_cache, reshard, reshard_table
 
 
 def stack_of_blocks(nodes: int, vary: bool) -> Graph:

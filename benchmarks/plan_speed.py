@@ -38,8 +38,9 @@ from shardwright.cost import RESIDENT, Hardware, hardware_of, program_cost, prog
 from shardwright.frontends.torch import capture_step
 from shardwright.ir.graph import Graph
 from shardwright.lower import lower
+from shardwright.plans import Asked
 from shardwright.propagation.complete import Complete
-from shardwright.solve.planner import Asked, best_plan
+from shardwright.solve.exact import best_plan
 
 CASES: list[tuple[int, str, float | None]] = [
     (1, "d=8", None), (1, "x=4,y=8", None), (1, "x=2,y=4,z=8", None),
@@ -66,11 +67,16 @@ def model_of(layers: int, size: str = "8B") -> torch.nn.Module:
 
 
 def step_of(layers: int, size: str = "8B") -> tuple[Callable[..., Any], dict[str, Any]]:
-    """The loss, and what capture and `sw.plan` take beside it."""
+    """The loss, and what capture and `sw.plan` take beside it; the batch by the names that the model knows."""
     model = model_of(layers, size)
     ids = torch.empty(8, 4096, dtype=torch.long, device="meta")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    return lambda **batch: model(**batch).loss, {"optimizer": optimizer, "input_ids": ids, "labels": ids}
+
+    def loss(input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = model(input_ids=input_ids, labels=labels).loss
+        return found
+
+    return loss, {"optimizer": optimizer, "input_ids": ids, "labels": ids}
 
 
 def llama(layers: int, size: str = "8B") -> Graph:
@@ -89,7 +95,7 @@ def call(size: str, layers: int, mesh: str, about: Hardware) -> list[str]:
     capture = time.process_time() - began
     return [
         size, str(layers), mesh, str(nodes), f"{seconds:.2f}", f"{capture:.2f}", f"{plan.cost.objective / 1e9:.3f}",
-        f"{100 * plan.gap:.6f}%", plan.plan.solver,
+        f"{100 * plan.gap:.6f}%", plan.solver,
     ]  # fmt: skip
 
 
@@ -112,7 +118,7 @@ def measure(
         lowering += time.process_time() - began
         return found
 
-    asked = Asked({}, {}, memory=None if memory is None else int(memory * 2**30))
+    asked = Asked.fixing(graph, memory=None if memory is None else int(memory * 2**30))
     began = time.process_time()
     found = best_plan(graph, DeviceMesh(mesh), about, asked, time_limit=limit, measure=held)
     seconds = time.process_time() - began - lowering

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from shardwright.api.compile import Said, compile_graph
+from by_hand import Said, compile_graph
 from shardwright.frontends.torch import capture
 from shardwright.ir.program import Program
 from shardwright.run.torch import TorchEngine, emit

@@ -54,10 +54,10 @@ def overhead(devices: int) -> tuple[float, float]:
     """Microseconds per op and device: the engine's, and the plain loop's."""
     x, w = np.ones((devices * 4, 8)), np.ones(8)
     mapped = sw.shard_map(chain, {"x": devices}, in_specs=(P("x", None), P()))
-    entry = mapped.entry(x, w)
-    inputs = [scatter(a, spec) for a, spec in zip((x, w), entry.lowered.complete.inputs)]
-    ops = sum(instr.op != "full" for instr in entry.lowered.program.instrs)
-    engine = best(lambda: entry.compiled.run(inputs))
+    plan = mapped.plan(x, w)
+    inputs = [scatter(a, spec) for a, spec in zip((x, w), plan.complete.inputs)]
+    ops = sum(instr.op != "full" for instr in plan.program.instrs)
+    engine = best(lambda: plan.runner.compiled.run(inputs))
     loop = best(lambda: plain_loop(list(inputs[0]), list(inputs[1])))
     return engine / ops / devices * 1e6, loop / OPS / devices * 1e6
 

@@ -60,12 +60,12 @@ def show_program() -> None:
     print(manual.program(*args))
     for name, mapped in (("by hand", manual), ("automatic", automatic)):
         error = np.abs(mapped(*args) - transformer_block(*args)).max()
-        entry = mapped.entry(*args)
-        check_structure(entry.lowered.program)
-        check_identity(entry.lowered.graph, entry.lowered.program)
-        made = [f"{c.kind} over {c.axis}, {c.bytes} B" for c in entry.lowered.program.collectives]
+        plan = mapped.plan(*args)
+        check_structure(plan.program)
+        check_identity(plan.graph, plan.program)
+        made = [f"{c.kind} over {c.axis}, {c.bytes} B" for c in plan.program.collectives]
         print(f"\n{name}: largest difference from NumPy {error:.1e}; exact identity over prime fields: proven")
-        print(f"  {len(made)} collectives, {entry.lowered.program.bytes} B sent per device")
+        print(f"  {len(made)} collectives, {plan.program.bytes} B sent per device")
         for line in made:
             print(f"    {line}")
 
@@ -117,14 +117,14 @@ def show_training() -> None:
     specs = {"x": "[dp, _, _]", "up.weight": "[tp, _]", "up.bias": "[tp]", "down.weight": "[_, tp]"}
     step = swt.shard_step(model, x, mesh=MESH, optimizer=ours, loss=lambda out: out.square().mean(), specs=specs)
     print(f"\n=== A PyTorch training step on {MESH}: forward, backward, AdamW\n")
-    print(f"{len(step.captured.graph.nodes)} ops, {len(step.collectives)} collectives")
+    print(f"{len(step.source.graph.nodes)} ops, {len(step.collectives)} collectives")
     for number in range(3):
         loss = eager(x).square().mean()
         loss.backward()
         theirs.step()
         theirs.zero_grad()
         print(f"  step {number}: loss {step(x):.12f}, eager {loss:.12f}")
-    check_identity(step.lowered.graph, step.program)
+    check_identity(step.plan.graph, step.program)
     print("exact identity over prime fields: proven")
 
 

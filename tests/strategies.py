@@ -17,17 +17,8 @@ from shardwright.spec.collective import REDUCTIONS
 from shardwright.spec.factors import FactorSharding
 from shardwright.spec.mesh import DeviceMesh
 from shardwright.spec.op_record import Flow
-from shardwright.spec.rule import (
-    ELLIPSIS,
-    FLAG_WORDS,
-    ONE,
-    REDUCED_BY,
-    Dim,
-    FactorNote,
-    OpShardingRule,
-    RulePattern,
-    Transfer,
-)
+from shardwright.spec.rule import FactorNote, OpShardingRule, RulePattern, Transfer
+from shardwright.spec.rule_parts import ELLIPSIS, FLAG_WORDS, ONE, REDUCED_BY, Dim
 from shardwright.spec.sharding import DimSpec, ShardingSpec
 
 # Some words mean something elsewhere in the notation; as names they must do no harm.

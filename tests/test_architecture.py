@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tokenize
 import tomllib
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,174 @@ def test_the_contracts_are_kept() -> None:
     code = "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(no_cache=True))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+# -- the import graph -----------------------------------------------------------------------------------
+
+TOP = sorted(room for room in ROOMS if room.parent == SRC)
+IN_CIRCLES = ("lower", "solve")
+"""Rooms whose files still import each other; strike one out when it is done."""
+COLLECTOR_OFF = {"solve/exact.py"}
+"""Files that still turn the garbage collector off for the whole process."""
+PRIVATE_ELSEWHERE = {
+    "frontends/torch/kernels.py",
+    "frontends/torch/neutral.py",
+    "frontends/torch/signatures.py",
+}
+"""Files, other than a ``private.py``, that still reach into PyTorch's private modules."""
+
+
+def imports_in(text: str, package: str, modules: Collection[str]) -> set[str]:
+    """The modules of ours that a file of this package imports: at the top, in functions, or for their types only."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            for alias in node.names:
+                found.add(f"{base}.{alias.name}" if f"{base}.{alias.name}" in modules else base)
+    return found & set(modules)
+
+
+def circles(edges: Mapping[str, set[str]]) -> list[set[str]]:
+    """Files that reach each other: of each such set, all of them."""
+
+    def reached(start: str) -> set[str]:
+        seen: set[str] = set()
+        todo = [start]
+        while todo:
+            new = edges.get(todo.pop(), set()) - seen
+            seen |= new
+            todo += new
+        return seen
+
+    reach = {file: reached(file) for file in edges}
+    found: list[set[str]] = []
+    for file in sorted(edges):
+        if file in reach[file] and not any(file in circle for circle in found):
+            found.append({other for other in reach[file] if file in reach.get(other, ())})
+    return found
+
+
+@pytest.mark.parametrize("room", [room for room in TOP if room.name not in IN_CIRCLES], ids=lambda room: room.name)
+def test_no_file_of_a_room_imports_in_a_circle(room: Path) -> None:
+    files = {dotted(path): path for path in room.rglob("*.py")}
+    edges = {}
+    for file, path in files.items():
+        package = file if path.name == "__init__.py" else file.rpartition(".")[0]
+        edges[file] = imports_in(path.read_text(encoding="utf-8"), package, files) - {file}
+    assert circles(edges) == []
+
+
+def test_a_circle_is_found() -> None:
+    assert circles({"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": set()}) == [{"a", "b", "c"}]
+    assert circles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+def test_every_kind_of_import_counts() -> None:
+    modules = {"p.q.a", "p.q.b", "p.q.c", "p.d", "p.q"}
+    text = """
+        from . import a
+        from ..d import name
+        if TYPE_CHECKING:
+            from .b import Type
+        def function():
+            from p.q.c import other
+            import numpy
+    """
+    assert imports_in("if True:" + text, "p.q", modules) == {"p.q.a", "p.d", "p.q.b", "p.q.c"}
+    assert imports_in("from . import name_of_the_package", "p.q", modules) == {"p.q"}
+
+
+def shadows_in(init: str, modules: Collection[str]) -> set[str]:
+    """The modules of a package whose names its ``__init__`` binds to something else."""
+    found: set[str] = set()
+    for node in ast.parse(init).body:
+        if isinstance(node, ast.ImportFrom):
+            beside = node.level == 1 and node.module is None
+            names = [(alias.asname or alias.name, alias.name) for alias in node.names]
+            found |= {bound for bound, name in names if not (beside and bound == name)}
+        elif isinstance(node, ast.Import):
+            found |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return found & set(modules)
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
+def test_no_module_is_shadowed(room: Path) -> None:
+    """``package.module`` is the module, whatever was imported before."""
+    modules = {path.stem for path in room.glob("*.py")} | {path.parent.name for path in room.glob("*/__init__.py")}
+    found = shadows_in((room / "__init__.py").read_text(encoding="utf-8"), modules)
+    assert {f"{name(room)}/{module}" for module in found} == set()
+
+
+def test_a_shadow_is_found() -> None:
+    init = "from . import whole, part as other\nfrom .run import run, part\ndef walk(): ...\nlog = 1"
+    assert shadows_in(init, {"whole", "other", "run", "walk", "log", "untouched"}) == {"other", "run", "walk", "log"}
+
+
+def turns_collector_off(code: str) -> bool:
+    return any(f"{word} (" in code for word in ("gc . disable", "gc . freeze")) or "from gc import" in code
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if name(path) not in COLLECTOR_OFF], ids=name)
+def test_nobody_turns_the_garbage_collector_off(path: Path) -> None:
+    """It is the whole process's: a library that turns it off does so to the user's other threads, too."""
+    assert not turns_collector_off(code_of(path))
+
+
+def test_turning_the_collector_off_is_found(tmp_path: Path) -> None:
+    for text in ("import gc\ngc.disable()\n", "from gc import disable\ndisable()\n"):
+        (tmp_path / "a.py").write_text(text, encoding="utf-8")
+        assert turns_collector_off(code_of(tmp_path / "a.py"))
+    (tmp_path / "a.py").write_text("import gc\ngc.collect()  # not gc.disable()\n", encoding="utf-8")
+    assert not turns_collector_off(code_of(tmp_path / "a.py"))
+
+
+def taken_from_torch(text: str) -> Iterator[str]:
+    """Whatever a file takes from PyTorch, but for operators: ``torch.ops.aten._to_copy`` is public."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if f"{alias.name}.".startswith("torch."))
+        elif isinstance(node, ast.ImportFrom) and not node.level and f"{node.module}.".startswith("torch."):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Attribute):
+            chain = ast.unparse(node)
+            if re.fullmatch(r"torch(\.\w+)+", chain) and not chain.startswith("torch.ops."):
+                yield chain
+
+
+def private_torch(text: str) -> set[str]:
+    return {taken for taken in taken_from_torch(text) if re.search(r"\._(?!_)", taken)}
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if path.name != "private.py"], ids=name)
+def test_private_parts_of_torch_are_taken_in_one_file_a_package(path: Path) -> None:
+    if name(path) not in PRIVATE_ELSEWHERE:
+        assert private_torch(path.read_text(encoding="utf-8")) == set()
+
+
+def test_private_parts_of_torch_are_found() -> None:
+    text = """
+        import torch.distributed._functional_collectives
+        from torch.utils import _pytree
+        from torch._C import Graph
+        torch._C.fork()
+        torch.ops.aten._to_copy(torch.nn.Linear.__init__, self._C, torch.float32)
+    """
+    assert private_torch("if True:" + text) == {
+        "torch.distributed._functional_collectives",
+        "torch.utils._pytree",
+        "torch._C.Graph",
+        "torch._C.fork",
+        "torch._C",
+    }
 
 
 # -- imports --------------------------------------------------------------------------------------------

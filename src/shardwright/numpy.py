@@ -7,28 +7,52 @@
 ['reduce_max', 'subtract', 'exp', 'reduce_sum', 'divide']
 
 Each comes apart into ops that the rule book knows, so that nothing here needs a rule of its own.
+
+What does not is an op of one's own, in one file: `op` makes it of a function, a rule, an exact meaning and samples, and
+`check_op` runs all that it claims::
+
+    @op("mine.square_add", rule="i j, j -> i j", samples=[("n m", "m")], cost="pointwise",
+        meaning=lambda a, x, w: a.add(a.multiply(x, x), w))
+    def square_add(x, w):
+        return x * x + w
+
+    check_op("mine.square_add")
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .frontends.numpy import erf
+from .frontends.numpy import Sample, erf, op
+
+if TYPE_CHECKING:
+    from .discover.book.own_op import check_op
 
 __all__ = [
+    "Sample",
     "attention",
+    "check_op",
     "cross_entropy",
     "gelu",
     "layer_norm",
     "log_softmax",
     "logsumexp",
+    "op",
     "relu",
     "silu",
     "softmax",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`check_op` when it is asked for: discovery is not loaded with the package."""
+    if name == "check_op":
+        return import_module("shardwright.discover.book.own_op").check_op
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def softmax(x: Any, axis: int | tuple[int, ...] = -1) -> Any:

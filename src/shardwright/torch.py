@@ -1,4 +1,4 @@
-"""The door for PyTorch users: capture programs, split them over a mesh, run them.
+"""The door for PyTorch users: capture programs, split them over a mesh, run and train them.
 
     import shardwright.torch as swt
 
@@ -7,25 +7,24 @@
     }, input_ids=ids, labels=ids)
     loss = step(input_ids=ids, labels=ids)
 
-`shardwright.shard_map` takes PyTorch functions and modules, too.
+`shardwright.plan` and `shardwright.shard_map` take PyTorch functions and modules, too; ``plan.step()`` trains a plan.
 """
 
 from __future__ import annotations
 
-from .api.torch_programs import ShardedStep, TorchMapped, shard_captured, shard_step
+from .api.sharding import shard_step
 from .frontends.torch import Captured, capture, capture_step, constrain, program_hash
+from .run.runner import Step as ShardedStep
 from .run.torch import TorchEngine, emit
 
 __all__ = [
     "Captured",
     "ShardedStep",
     "TorchEngine",
-    "TorchMapped",
     "capture",
     "capture_step",
     "constrain",
     "emit",
     "program_hash",
-    "shard_captured",
     "shard_step",
 ]

@@ -18,10 +18,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("expecttest")
 
-from shardwright.discover.book.numpy.torch import made_ops, only_claims, written_ops  # noqa: E402
-from shardwright.discover.book.numpy.torch_calls import AtenCall, Calls, calls_of, quiet  # noqa: E402
-from shardwright.discover.book.numpy.torch_mesh import Split, computed  # noqa: E402
-
+from shardwright.discover.book.torch import made_ops, only_claims, written_ops  # noqa: E402
+from shardwright.discover.book.torch_calls import AtenCall, Calls, calls_of, quiet  # noqa: E402
+from shardwright.discover.book.torch_mesh import Split, computed  # noqa: E402
 from shardwright.errors import RuleError  # noqa: E402
 from shardwright.frontends.torch import run_graph, tensor_type  # noqa: E402
 from shardwright.frontends.torch.parts import PARTS  # noqa: E402

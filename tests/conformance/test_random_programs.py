@@ -27,7 +27,7 @@ def test_random_programs(batch: int) -> None:
         for a, b in zip(found, expected):
             np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9, err_msg=what)
             assert np.shape(a) == np.shape(b), what
-        lowered = mapped.entry(*args).lowered
+        lowered = mapped.plan(*args)
         assert mapped.executed.collectives == lowered.program.collectives, what
         check_structure(lowered.program)
         check_identity(lowered.graph, lowered.program, seed=seed, rounds=1)

@@ -10,17 +10,18 @@ programs in `test_aten_rules`.  What rules say with
 from __future__ import annotations
 
 import itertools
-import warnings
 
 import numpy as np
 import pytest
-from cases import Case
-from meshes import GRID, LINE, SIZES
+from calls import prepare
 from named_samples import NAMED
-from shardwright.discover.book.numpy.names import PREFIXES
 from stablehlo_samples import STABLEHLO
 from test_collectives import EXCHANGES
 
+from shardwright.discover.book.names import PREFIXES
+from shardwright.discover.book.numpy_mesh import GRID, LINE, SIZES, Case, check_sample
+from shardwright.discover.book.own_op import check_op
+from shardwright.errors import VerifyError
 from shardwright.frontends.numpy.samples import SAMPLES, Sample, arguments
 from shardwright.rules import records
 from shardwright.spec.axes import Axes
@@ -47,46 +48,27 @@ def test_every_op_is_run() -> None:
 
 @pytest.mark.parametrize("op", EVERY)
 def test_rule_by_execution(op: str) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # NumPy's own, of the values
-        split = max(run_sample(op, sample) for sample in EVERY[op])
+    split = max(check_sample(op, sample, prepare) for sample in EVERY[op])
     assert (split > 0) == (op not in NEVER_SPLIT), f"{split} factors of {op} were split"
 
 
-def run_sample(op: str, sample: Sample) -> int:
-    """How many factors of the op were split, one at a time."""
-    split, factors = 0, 0
-    for sizes in SIZES.values():
-        if 0 in sizes and not sample.empty:
-            continue
-        case = Case.of(op, sample, arguments(sample, sizes, sample.dtypes[0]))
-        if case is None:
-            continue
-        factors = max(factors, case.factors)
-        for mesh in LINE:
-            split = max(split, sum(case.check(mesh, (f,)) for f in range(case.factors)))
-        for mesh in GRID:
-            for places in itertools.product(range(case.factors), repeat=2):
-                case.check(mesh, places)
-    for dtype in sample.dtypes:
-        for sizes, mesh in (((6, 4), LINE[0]), ((5, 7), LINE[1])):
-            for special in (False, True) if dtype[0] == "f" else (False,):
-                case = Case.of(op, sample, arguments(sample, sizes, dtype, special))
-                for f in range(case.factors if case is not None else 0):
-                    case.check(mesh, (f,))
-    assert factors, f"a sample of {op} never runs it"
-    return split
+@pytest.mark.parametrize("op", [record.name for record in records() if callable(record.meaning)])
+def test_an_op_in_one_file(op: str) -> None:
+    """Its rule and its table of pending reductions by execution, its meaning, and programs of it by the proof."""
+    checked = check_op(op)
+    assert checked.calls
+    assert not checked.wrong
 
 
 @pytest.mark.parametrize("op", NEVER_SPLIT)
 def test_readers_cut_what_is_never_split(op: str) -> None:
     """The reader is split, each of its dims over each mesh: the same numbers on all of them."""
     for sample, sizes, mesh, f in itertools.product(EVERY[op], SIZES.values(), [*LINE, *GRID], (0, 1)):
-        case = Case.of(op, sample, arguments(sample, sizes, "f8"))
+        case = Case.of(op, sample, arguments(sample, sizes, "f8"), prepare)
         assert case is not None
         reader = len(case.graph.nodes) - 1
         assert reader not in case.rules
-        case.run(mesh, {reader: (mesh.axes, ())[:: -1 if f else 1]}, f"dim {f} of the reader")
+        case.run(mesh, {reader: (mesh.axes, ())[:: -1 if f else 1]})
 
 
 def test_a_wrong_rule_is_noticed() -> None:
@@ -110,13 +92,13 @@ def test_random_numbers_split_would_be_others(op: str, rule: str) -> None:
 
 def holds(op: str, sample: Sample, text: str, factor: str) -> bool:
     """Whether this rule in place of the op's own would do, with a factor split in two."""
-    case = Case.of(op, sample, arguments(sample, (8, 4), "f8"))
+    case = Case.of(op, sample, arguments(sample, (8, 4), "f8"), prepare)
     assert case is not None
     rule = OpShardingRule.parse(text)
     axes: list[Axes] = [()] * len(rule.factors)
     axes[rule.index(factor)] = LINE[0].axes
     try:
-        case.run(LINE[0], dict.fromkeys(case.rules, tuple(axes)), text, rule)
-    except AssertionError:
+        case.run(LINE[0], dict.fromkeys(case.rules, tuple(axes)), rule)
+    except VerifyError:
         return False
     return True

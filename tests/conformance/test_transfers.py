@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from calls import prepare
-from cases import Case
 from test_rules import EVERY
 
 from by_execution import COMBINE, check_transfer
+from shardwright.discover.book.numpy_mesh import Case
 from shardwright.frontends.numpy.samples import Sample, arguments
 from shardwright.ir.graph import Graph
 

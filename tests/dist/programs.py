@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor.debug import CommDebugMode
 
-from shardwright.api.compile import Said, compile_graph
+from by_hand import Said, compile_graph
 from shardwright.frontends.torch import capture, capture_step, prepare
 from shardwright.ir.program import Program
 from shardwright.run import VirtualEngine

@@ -17,7 +17,7 @@ from shardwright.propagation.engine import OpView
 from shardwright.rules.registry import sharding_rule
 from shardwright.spec.collective import collective_bytes
 from shardwright.spec.mesh import DeviceMesh
-from shardwright.spec.resharding.steps import reshard_bytes
+from shardwright.spec.resharding.cheapest import reshard_bytes
 from shardwright.spec.sharding import Shape, ShardingSpec
 
 _AXIS = re.compile(r'"(\w+)"(:\(\d+\)\d+)?')

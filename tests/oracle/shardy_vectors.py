@@ -37,7 +37,7 @@ from shardwright.propagation.engine import OpView, Propagated, run_hierarchical_
 from shardwright.propagation.factors import aggressive, basic
 from shardwright.rules.registry import sharding_rule
 from shardwright.spec.mesh import DeviceMesh
-from shardwright.spec.resharding.steps import reshard
+from shardwright.spec.resharding.cheapest import reshard
 from shardwright.spec.sharding import P, ShardingSpec
 
 Spec = ShardingSpec | None

@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardwright.optimize import presolve as reduce
-from shardwright.optimize import read, solve
+from shardwright.optimize import read, reduce, solve
 
 ROOT = Path(__file__).parents[2]
 FULL = ROOT.parent / "shared" / "iopddl"

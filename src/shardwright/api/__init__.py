@@ -1,50 +1,45 @@
-"""Bind it all for users.
+"""BIND it for users.
+
+A program becomes a `Source`, what is asked of it an `Asked`, what is decided a `Plan`, and one runner runs it.
 
 | file | what it holds |
 |---|---|
-| `compile` | the pipeline: constraints, solver, propagation, complete, lower |
-| `plan`, `planned`, `torch_plans`, `recipes` | `plan`, `compare`, `load_plan`; `Planned`; named baseline plans |
-| `problem`, `constraints` | a program with what the user asked for, solved; `pin`, `forbid`, `cap_gather` |
-| `arguments` | what users hand in, looked at before any work is done |
+| `planning` | `plan`, `compare`, `load_plan`; of several processes rank 0 plans |
+| `artefact` | `Plan`: the data with its source and Program: look at it, ask it why, call it, train it |
+| `sharding` | `shard_map` and `shard_step` |
+| `arguments`, `specs` | what users hand in, looked at; shardings mirrored over arguments and results |
 | `infeasible` | why there is no plan |
-| `explain` | why a value lies as it does; what other shardings of it would cost |
-| `learn`, `study`, `study_torch` | rules of unknown ops, found by execution and kept in a user's rule book |
-| `auto` | ``auto_sharding``: the planner in `shard_map` |
-| `shard_map` | `shard_map` and `with_sharding_constraint` |
-| `torch_programs` | the same for PyTorch; `shard_step`: training steps with sharded state |
-| `specs` | what says a sharding |
-| `sharded` | `ShardedArray`, and `randn`, `zeros`, `ones`, `asarray` that make them |
-| `sharded_torch` | `ShardedTensor`: the same of PyTorch tensors, on real processes, too |
+| `explain` | why a value is sharded as it is; what other shardings of it would cost |
+| `debugging` | the lines of ``shard_map(auto_sharding=True, debug=True)`` |
+| `arrays` | `ShardedArray`, and `randn`, `zeros`, `ones`, `asarray` that make them; `with_sharding_constraint` |
+| `eager` | one call on arrays in shards as a Program |
+| `front` | the seeds' functions on text, `P` and functions |
+| `tensors` | `ShardedTensor`: the same of PyTorch tensors, on real processes, too |
 | `random` | counter-based random numbers: a function of the global index |
-| `log` | the flat log of what sharded arrays do |
+| `event_log` | the flat log of what sharded arrays do |
+
+To extend: what users may ask for is a kind of `plans.requests.Request`; how it runs is an engine in `run`.
 """
 
-from .compile import Lowered, Said, compile_graph
-from .constraints import cap_gather, forbid, pin
-from .log import log
-from .plan import compare, load_plan, plan
-from .planned import Planned
-from .shard_map import ShardMapped, shard_map, with_sharding_constraint
-from .sharded import ShardedArray, asarray, ones, randn, zeros
+from .arrays import ShardedArray, asarray, ones, randn, with_sharding_constraint, zeros
+from .artefact import Plan
+from .event_log import log
+from .planning import compare, load_plan, plan
+from .sharding import ShardMapped, shard_map, shard_step
 
 __all__ = [
-    "Lowered",
-    "Planned",
-    "Said",
+    "Plan",
     "ShardMapped",
     "ShardedArray",
     "asarray",
-    "cap_gather",
     "compare",
-    "compile_graph",
-    "forbid",
     "load_plan",
     "log",
     "ones",
-    "pin",
     "plan",
     "randn",
     "shard_map",
+    "shard_step",
     "with_sharding_constraint",
     "zeros",
 ]

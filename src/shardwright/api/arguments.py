@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import MeshError, SpecError, TraceError, near_misses
@@ -34,44 +34,56 @@ def check_time_limit(time_limit: Any) -> None:
         )
 
 
-def check_name(name: Any, what: str, known: Iterable[str]) -> None:
-    """One of the names that there are."""
-    names = list(known)
-    if not isinstance(name, str) or name not in names:
-        raise SpecError(
-            f"no {what} is called {name!r}", rows=[("known", ", ".join(names))],
-            help=near_misses(name, names) if isinstance(name, str) else f"give the name of a {what} as text",
-        )  # fmt: skip
-
-
 def check_path(path: Any, what: str) -> None:
     """None, or where a file is."""
     if path is not None and not isinstance(path, str | os.PathLike):
         raise SpecError(f"{what} takes the path of a file, not {path!r}")
 
 
-def check_call(
-    fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Callable[..., Any], name: str = "plan"
-) -> None:
-    """That ``fn`` can be called so; arguments that are no ``options`` of ours are the function's."""
-    if not callable(fn):
+def call_of(
+    fn: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None,
+    named: Mapping[str, Any],
+    options: Callable[..., Any],
+    name: str,
+) -> dict[str, Any]:
+    """The function's keyword arguments, and that it can be called so.
+
+    They are what ``kwargs`` holds, and plain keywords that its signature names.  Any other keyword is refused: an
+    option of ours that is misspelt must not vanish in a function's ``**kwargs``.
+    """
+    if not callable(fn) and not hasattr(fn, "graph_module"):  # an ExportedProgram is called as its module
         raise SpecError(
             f"{name} takes a function or a module, not a {type(fn).__name__}",
             help=f"write {name}(fn, *args, mesh=...), where fn(*args) is what is to be split",
         )
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise SpecError(f"kwargs takes a dict of the function's keyword arguments, not a {type(kwargs).__name__}")
+    found = {**(kwargs or {}), **named}
+    called = getattr(fn, "__name__", type(fn).__name__)
     try:
-        signature = inspect.signature(fn)
+        signature = inspect.signature(fn.forward if hasattr(fn, "forward") else fn)
     except (TypeError, ValueError):
-        return  # builtins and the like do not say
+        return found  # builtins and the like do not say
+    named_kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    theirs = [parameter.name for parameter in signature.parameters.values() if parameter.kind in named_kinds]
+    ours = [p.name for p in inspect.signature(options).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    unknown = next((key for key in named if key not in theirs), None)
+    if unknown is not None:
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+        own = f"kwargs={{{unknown!r}: ...}} hands it to {called}" if takes_any else None
+        raise TraceError(
+            f"{unknown!r} is neither an option of {name} nor a named parameter of {called}",
+            rows=[("signature", f"{called}{signature}")],
+            help=near_misses(unknown, [*ours, *theirs]) or own or "give the function's own arguments right after it",
+        )
     try:
-        signature.bind(*args, **kwargs)
+        signature.bind(*args, **found)
     except TypeError as error:
-        ours = [name for name, p in inspect.signature(options).parameters.items() if p.kind is p.KEYWORD_ONLY]
-        unknown = [name for name in kwargs if name not in signature.parameters]
-        close = near_misses(unknown[0], ours) if unknown else None
-        called = getattr(fn, "__name__", type(fn).__name__)
         raise TraceError(
             f"{called} cannot be called so: {error}",
             rows=[("signature", f"{called}{signature}")],
-            help=close or "give the function's own arguments right after it",
+            help="give the function's own arguments right after it",
         ) from None
+    return found

@@ -11,15 +11,16 @@ from ..errors import GraphError, PlanInfeasible, near_misses
 from ..ir.core import CONSTRAINT
 from ..ir.graph import Graph
 from ..ir.program import Program
-from ..plans import duration, table
-from ..propagation.complete import Complete
+from ..lower import lower
+from ..plans import Complete, Plan, duration, table
 from ..solve.alternatives import Alternatives
+from ..solve.exact import held_by
 from ..solve.model import Assigner
+from ..solve.planner import Planner
 from ..solve.repeated.layers import find_layers
 from ..spec.axes import axes_text
-from ..spec.resharding.steps import reshard_bytes
+from ..spec.resharding.cheapest import reshard_bytes
 from ..spec.sharding import ShardingSpec
-from .problem import Candidate, Problem, held_by
 
 MOST = 12
 """So many shardings of a value are looked at, the chosen one among them."""
@@ -29,8 +30,8 @@ SHOWN = 6
 """So many differences between two plans are listed."""
 
 
-def explained(problem: Problem, plan: Candidate, name: str) -> str:
-    """The text of `Planned.explain`."""
+def explained(planner: Planner, plan: Plan, name: str) -> str:
+    """The text of `Plan.explain`."""
     graph = plan.complete.graph
     if not isinstance(name, str):
         raise GraphError(f"a value is named by text, not by {name!r}", help=f'write explain("{name}")')
@@ -38,12 +39,14 @@ def explained(problem: Problem, plan: Candidate, name: str) -> str:
     if value is None:
         names = [v.name for v in graph.values]
         raise GraphError(f"no value is called {name!r}", help=near_misses(name, names))
-    chosen = homes_of(plan.complete)[value].closed()
-    pinning = [i for i, word in enumerate(problem.here) if value in word.pins or value in _pushed(graph, word.pins)]
-    refusing = [str(word) for word in problem.here if value in word.bans]
-    free = problem
+    chosen = plan.complete.homes[value].closed()
+    requests = planner.asked.requests
+    pinning = [i for i, request in enumerate(requests) if value in {*request.pins, *_pushed(graph, request.pins)}]
+    refusing = [str(request) for request in requests if value in request.bans]
+    free = planner
     if pinning:
-        free = problem.keeping([word for i, word in enumerate(problem.words) if i not in pinning])
+        kept = [request for i, request in enumerate(planner.requested.requests) if i not in pinning]
+        free = planner.keeping(tuple(kept))
     found = _alternatives(free, plan, graph.values[value].name, chosen)
     rows = [["sharding", "objective", "against the plan"]]
     ours = plan.cost.objective
@@ -52,24 +55,15 @@ def explained(problem: Problem, plan: Candidate, name: str) -> str:
         said = f"{spec} (chosen)" if spec == chosen else str(spec)
         rows.append([said, duration(objective, beside=ours), duration(more, "+", ours)])
     lines = [f"{graph.values[value].name}: {graph.type(value)}{_made_at(graph, value)}", table(rows)]
-    lines += [f"kept there by {problem.words[i]}" for i in pinning]
+    lines += [f"kept there by {requests[i]}" for i in pinning]
     lines += [f"never split otherwise: {text}" for text in refusing]
     others = [(objective, str(spec), complete) for objective, spec, complete in found if complete is not None]
     if others:
         _, text, complete = min(others, key=lambda item: item[:2])
-        other = free.candidate("other", complete)
+        other = free.priced(complete, "other")
         lines.append(f"with {text} instead, all else chosen anew:")
-        lines += differences(plan, other, problem) or ["  nothing costs more or less"]
+        lines += differences(plan, other, planner) or ["  nothing costs more or less"]
     return "\n".join(lines)
-
-
-def homes_of(complete: Complete) -> dict[int, ShardingSpec]:
-    """How every value lies once it is made."""
-    graph = complete.graph
-    found = dict(zip(graph.inputs, complete.inputs))
-    for decision in complete.decisions:
-        found.update(zip(graph.nodes[decision.node].results, decision.homes))
-    return found
 
 
 def _pushed(graph: Graph, pins: Mapping[int, ShardingSpec]) -> set[int]:
@@ -93,14 +87,14 @@ def _made_at(graph: Graph, value: int) -> str:
 Found = tuple[int, ShardingSpec, Complete | None]
 
 
-def _alternatives(problem: Problem, plan: Candidate, name: str, chosen: ShardingSpec) -> list[Found]:
+def _alternatives(planner: Planner, plan: Plan, name: str, chosen: ShardingSpec) -> list[Found]:
     """Objectives by sharding, all else being chosen anew; the plan itself stands for the chosen one."""
-    value, whole = problem.graph.by_name[name], problem.whole
-    times = _offered(problem, whole, value)
+    value, whole = planner.graph.by_name[name], planner.whole
+    times = _offered(planner, whole, value)
     offered = _nearest(plan, name, {spec: time for spec, time in times.items() if spec != chosen})[: MOST - 1]
     found: list[Found] = [(plan.cost.objective, chosen, None)]
     others: Alternatives | None = Alternatives(whole, value)
-    if whole.allows is None and whole.offer is None and find_layers(problem.graph, {**whole.given, value: chosen}):
+    if whole.allows is None and whole.offer is None and find_layers(planner.graph, {**whole.given, value: chosen}):
         others = None  # deep stacks are folded, from scratch
     end = monotonic() + SECONDS
     for i, spec in enumerate(offered):
@@ -109,36 +103,37 @@ def _alternatives(problem: Problem, plan: Candidate, name: str, chosen: Sharding
             break
         try:
             made = None if others is None else others.solve(spec, seconds)
-            if made is not None and not _fits(problem, made.complete):
+            if made is not None and not _fits(planner, made.complete):
                 made = others = None  # the next one would hardly fit either
             if made is None:
-                made = problem.assigned({value: spec}, False, "auto", seconds)
+                made = planner.assigned({value: spec}, False, "auto", seconds)
         except PlanInfeasible:
             continue
         found.append((made.cost.objective, spec, made.complete))
     return found
 
 
-def _fits(problem: Problem, complete: Complete) -> bool:
-    limit = problem.terms.memory
+def _fits(planner: Planner, complete: Complete) -> bool:
+    limit = planner.asked.memory
     return limit is None or held_by(complete) <= limit
 
 
-def _offered(problem: Problem, assigner: Assigner, value: int) -> dict[ShardingSpec, int]:
+def _offered(planner: Planner, assigner: Assigner, value: int) -> dict[ShardingSpec, int]:
     """The shardings that a value may have, each with the time of the quickest way to make it so."""
-    producer = problem.graph.values[value].producer
+    producer = planner.graph.values[value].producer
     if producer is None:
         return dict.fromkeys(assigner.inputs[value], 0)
     n, r = producer
+    allows = planner.asked.allows
     found: dict[ShardingSpec, int] = {}
     for way in sorted(assigner.space.ways(n), key=lambda way: way.time):
         spec = way.results[r].closed()
-        if problem.terms.allows(value, spec):
+        if allows is None or allows(value, spec):
             found.setdefault(spec, way.time)
     return found
 
 
-def _nearest(plan: Candidate, name: str, times: Mapping[ShardingSpec, int]) -> list[ShardingSpec]:
+def _nearest(plan: Plan, name: str, times: Mapping[ShardingSpec, int]) -> list[ShardingSpec]:
     """Ordered by the bytes that the present readers would move, and the time of the node that makes it."""
     graph = plan.complete.graph
     type = graph.type(graph.by_name[name])
@@ -158,9 +153,9 @@ def _nearest(plan: Candidate, name: str, times: Mapping[ShardingSpec, int]) -> l
 # -- two plans of one program ------------------------------------------------------------------------------------
 
 
-def differences(plan: Candidate, other: Candidate, problem: Problem, most: int = SHOWN) -> list[str]:
+def differences(plan: Plan, other: Plan, planner: Planner, most: int = SHOWN) -> list[str]:
     """What another plan pays more (+) and less (-), the largest first: collectives, and ops by their local work."""
-    here, there, ours = _ledger(plan, problem), _ledger(other, problem), plan.cost.objective
+    here, there, ours = _ledger(plan, planner), _ledger(other, planner), plan.cost.objective
     changed = {key: there[key] - here[key] for key in {**here, **there} if there[key] != here[key]}
     ordered = sorted(changed.items(), key=lambda item: (-abs(item[1]), item[0]))
     lines = [f"  {duration(time, '+', ours)}  {text}" for text, time in ordered[:most]]
@@ -170,10 +165,11 @@ def differences(plan: Candidate, other: Candidate, problem: Problem, most: int =
     return lines
 
 
-def _ledger(made: Candidate, problem: Problem) -> Counter[str]:
+def _ledger(made: Plan, planner: Planner) -> Counter[str]:
     """What every collective and every op of a Program takes, by what it is."""
-    graph, program = made.complete.graph, made.program
-    hardware = problem.hardware.on(problem.mesh)
+    graph = made.complete.graph
+    program = lower(made.complete) if made.program is None else made.program
+    hardware = planner.hardware.on(planner.mesh)
     priced = iter(program_cost(program, hardware, graph).collectives)
     found: Counter[str] = Counter()
     for instr in program.instrs:

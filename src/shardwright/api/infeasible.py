@@ -14,9 +14,9 @@ from math import comb
 from time import monotonic
 
 from ..errors import PlanInfeasible
-from ..plans import amount_text, duration
-from .constraints import Terms, Word, terms_of
-from .problem import Problem, Solved
+from ..plans import Plan, amount_text, duration
+from ..plans.requests import Request
+from ..solve.planner import Planner
 
 SECONDS = 60.0
 """For all of it, unless the user's time limit is shorter."""
@@ -29,6 +29,7 @@ MOST_SETS = 120
 HALVINGS = 10
 CLOSE = 1.01
 """Memory is close enough to the least when a limit that much smaller has no plan."""
+_NO_LIMITS = ("uneven", "recipe")
 UNDECIDED = "no choice that is allowed and fits was found"
 """How a solver says that it ran out of time."""
 
@@ -37,25 +38,31 @@ UNDECIDED = "no choice that is allowed and fits was found"
 class _Judge:
     """Finds out for sets of words whether there is a plan that keeps them."""
 
-    problem: Problem
+    planner: Planner
     solver: str
     deadline: float
-    plans: dict[frozenset[int], Solved | None] = field(default_factory=dict)
+    plans: dict[frozenset[int], Plan | None] = field(default_factory=dict)
     unsure: bool = False
 
-    def plan(self, kept: Iterable[int]) -> Solved | None:
+    @property
+    def requests(self) -> tuple[Request, ...]:
+        """What may be relaxed; a recipe and what the planner may do are no limits."""
+        return tuple(r for r in self.planner.requested.requests if r.kind not in _NO_LIMITS)
+
+    def plan(self, kept: Iterable[int]) -> Plan | None:
         key = frozenset(kept)
         if key not in self.plans:
-            self.plans[key] = self.attempt([self.problem.words[i] for i in sorted(key)])
+            self.plans[key] = self.attempt([self.requests[i] for i in sorted(key)])
         return self.plans[key]
 
-    def attempt(self, words: list[Word]) -> Solved | None:
+    def attempt(self, requests: list[Request]) -> Plan | None:
         seconds = min(EACH, self.deadline - monotonic())
         if seconds <= 0:
             self.unsure = True
             return None
         try:
-            return self.problem.keeping(words).solved(self.solver, seconds)
+            always = [r for r in self.planner.requested.requests if r.kind in _NO_LIMITS]
+            return self.planner.keeping((*requests, *always)).best(self.solver, seconds)
         except PlanInfeasible as error:
             self.unsure = self.unsure or error.fact.startswith(UNDECIDED)
             return None
@@ -73,14 +80,14 @@ class _Judge:
         return found
 
 
-def diagnosed(problem: Problem, error: PlanInfeasible, solver: str, time_limit: float | None) -> PlanInfeasible:
+def diagnosed(planner: Planner, error: PlanInfeasible, solver: str, time_limit: float | None) -> PlanInfeasible:
     """The error to raise where no plan was found."""
-    if not problem.words:
-        return error
     seconds = min(SECONDS, time_limit or SECONDS)
-    judge = _Judge(problem, solver, monotonic() + FINDING * seconds)
+    judge = _Judge(planner, solver, monotonic() + FINDING * seconds)
+    if not judge.requests or planner.requested.recipe is not None:
+        return error
     core = _smallest(judge)
-    words = [problem.words[i] for i in core]
+    words = [judge.requests[i] for i in core]
     fact = "no plan was found that keeps " + ("this" if len(words) == 1 else f"these {len(words)} together")
     rows = [("user", str(word)) for word in words]
     if judge.unsure:
@@ -91,19 +98,19 @@ def diagnosed(problem: Problem, error: PlanInfeasible, solver: str, time_limit: 
     if judge.unsure:
         lines.append("time ran out before all was tried" if ways else "time ran out before a way out was found")
     elif not ways:
-        more = len(problem.words) > len(core)
+        more = len(judge.requests) > len(core)
         lines.append("relaxing one of them is not enough: others contradict, too" if more else "take a larger mesh")
     return PlanInfeasible(fact, rows=rows, help="\n".join(lines))
 
 
 def _smallest(judge: _Judge) -> list[int]:
     """A smallest set of words that contradict, as far as time allows."""
-    words, graph = judge.problem.words, judge.problem.source.graph
+    words = judge.requests
     for i, word in enumerate(words):  # what no plan of the program keeps, whatever else is asked for
         if (word.memory is not None or word.gathered is not None) and judge.impossible([i]):
             return [i]
-    clash = terms_of(words, graph)
-    if not isinstance(clash, Terms):  # two that contradict by what they say
+    clash = judge.planner.requested.contradiction
+    if clash:  # two that contradict by what they say
         return [i for i, word in enumerate(words) if any(word is other for other in clash)]
     return _smaller(judge, _irreducible(judge, list(range(len(words)))))
 
@@ -126,7 +133,7 @@ def _irreducible(judge: _Judge, kept: list[int]) -> list[int]:
 
 def _smaller(judge: _Judge, core: list[int]) -> list[int]:
     """A set with fewer words, if one is found among few enough."""
-    count, tried = len(judge.problem.words), 0
+    count, tried = len(judge.requests), 0
     for size in range(1, len(core)):
         tried += comb(count, size)
         if tried > MOST_SETS:
@@ -139,23 +146,23 @@ def _smaller(judge: _Judge, core: list[int]) -> list[int]:
 
 def _relaxed(judge: _Judge, i: int) -> tuple[int, str] | None:
     """The objective without one word, or with more memory, and how to say it."""
-    word = judge.problem.words[i]
-    others = [k for k in range(len(judge.problem.words)) if k != i]
+    word = judge.requests[i]
+    others = [k for k in range(len(judge.requests)) if k != i]
     found = judge.plan(others)
     if found is None:
         return None
     if word.memory is None:
-        return found.best.cost.objective, f"without {word} there is a plan"
+        return found.cost.objective, f"without {word} there is a plan"
     low, high = word.memory, found
     for _ in range(HALVINGS):
-        if high.best.memory <= low * CLOSE or high.best.memory <= low + 1:
+        if high.memory <= low * CLOSE or high.memory <= low + 1:
             break
-        middle = (low + high.best.memory) // 2
-        limit = Word(f"memory={middle}", memory=middle)
-        made = judge.attempt([*(judge.problem.words[k] for k in others), limit])
+        middle = (low + high.memory) // 2
+        limit = Request("memory", middle)
+        made = judge.attempt([*(judge.requests[k] for k in others), limit])
         if made is None:
             low = middle
         else:
             high = made
-    need = high.best.memory
-    return high.best.cost.objective, f"with memory={need} ({amount_text(need)}) there is a plan"
+    need = high.memory
+    return high.cost.objective, f"with memory={need} ({amount_text(need)}) there is a plan"

@@ -1,7 +1,7 @@
 """Planning on the command line: ``plan``, ``compare``, ``explain``, ``calibrate``.
 
 A program is named ``FILE.py:NAME`` or ``module:NAME``: a function without parameters that returns what
-`shardwright.plans` takes, ``(fn, args)`` or ``(fn, args, keywords)``.
+`shardwright.plan` takes, ``(fn, args)`` or ``(fn, args, keywords)``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NAMED = """
 FILE.py:NAME (or module:NAME) names a function without parameters that returns
 (fn, args) or (fn, args, keywords), where fn(*args, **keywords) is what is to be
 split: a function of NumPy arrays or PyTorch tensors, or a PyTorch module.
-Shapes are enough as arguments.  Other keywords of shardwright.plans, such as
+Shapes are enough as arguments.  Other keywords of shardwright.plan, such as
 optimizer and loss for a training step, may be among the keywords.
 
 \b
@@ -153,8 +153,8 @@ _CAP = click.option("--cap-gather", metavar="BYTES", help="The most that an all_
 
 
 def read_constraints(pins: Sequence[str], forbidden: Sequence[str], cap: str | None) -> list[Any]:
-    """What `shardwright.plans` takes as constraints."""
-    from ..api import cap_gather, forbid, pin
+    """What `shardwright.plan` takes as constraints."""
+    from ..plans.requests import cap_gather, forbid, pin
 
     def halves(text: str, what: str) -> tuple[str, str]:
         name, equals, rest = text.partition("=")

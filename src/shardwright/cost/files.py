@@ -51,7 +51,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import HardwareError, ShardwrightError, near_misses
-from ..ir.graph import ITEM_BYTES
+from ..ir.nodes import ITEM_BYTES
 from ..spec.collective import COLLECTIVES
 from .compute import CLASSES, SCORED
 from .links import US, Link, LinkTable, Wire

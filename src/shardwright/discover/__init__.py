@@ -14,10 +14,10 @@ know PyTorch.
 | `cases`, `synthesize`, `analyse` | the words of a statement; the smallest one in them; category, linearity, factors |
 | `learn`, `isolate`, `everything` | all of it for one operator; in a process with limits; for all operators |
 | `report` | text, YAML, JSON, a line for the rule book |
-| `torch/` | PyTorch's operators, samples of calls, and what DTensor does |
+| `torch/` | PyTorch's operators, and samples of calls |
 | `emit/` | DTensor code and its tests |
 | `book/` | our own rule book against what is found |
-| `audit/` | which of DTensor's rules are wrong or missing |
+| `audit/` | what DTensor does, and which of its rules are wrong or missing |
 | `on_demand/` | rules of unknown ops, learned when a plan needs them |
 
 To extend: a generator is one decorated function (``inputs.registry.generator``); a word for dims or a condition one

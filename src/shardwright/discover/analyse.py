@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from string import ascii_lowercase
 
 from ..errors import ShardwrightError
-from ..spec.notation import parse_rule
+from ..spec.rule import parse_rule
 from .cases import Situation
 from .operator import Operator
 from .placement import P, Placement, R

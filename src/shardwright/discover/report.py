@@ -12,8 +12,7 @@ import yaml
 
 from ..errors import DiscoverError
 from ..spec.collective import REDUCTIONS
-from ..spec.notation import parse_rule
-from ..spec.rule import RulePattern, Transfer
+from ..spec.rule import RulePattern, Transfer, parse_rule
 from .operator import REQUIRED, Operator
 from .placement import Placement
 from .statement import Rule, ShardedOn, Statement

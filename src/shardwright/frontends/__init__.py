@@ -6,12 +6,13 @@ costs, lowering) never sees the framework.
 
 | part | what it holds |
 |---|---|
+| `base` | `Source`: the form of a captured program; `Framework`: how ops are computed; which frontend takes a call |
 | `numpy` | NumPy: `trace` runs a function on tracer arrays; `prepare` and `evaluate` compute ops |
 | `torch` | PyTorch: `capture` and `capture_step` record ATen calls on fake tensors, up to whole training steps |
 
-To extend: a package with ``trace(fn, *args, **kwargs)`` (returns a graph, and how arguments and results fold into
-its inputs and outputs) and ``prepare(op, attrs, results)`` (returns what computes the op on a list of operands).
-A frontend imports no other frontend and nothing of the rule book: the names of ops are the contract.
+To extend: a package here with ``accepts``, ``source_of`` (see `base`) and a `Framework`; nothing else has to change.
+A frontend imports no other frontend; the names of ops are the contract.  It writes ops into the rule book, and reads
+nothing from it.
 What cannot be captured is a `TraceError` that says what to write instead.  Importing this package imports no
 framework.
 """

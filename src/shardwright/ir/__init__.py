@@ -5,11 +5,13 @@ lowering makes of it: one SPMD text with explicit collectives.
 
 | file | what it holds |
 |---|---|
-| `graph` | `Graph`, `Node`, `Value`, `TensorType`, and `GraphBuilder` to make them |
+| `nodes` | `Node`, `Value`, `TensorType`: what graphs are made of |
+| `wiring` | a graph as arrays: what whole graphs are checked and compared by |
+| `graph_data` | values and nodes as one program, and the questions it answers |
 | `text` | the text form, printed and parsed back |
 | `json` | the JSON form, read strictly |
-| `wiring` | a graph as arrays: what whole graphs are checked and compared by |
 | `verify` | what a well-formed graph is |
+| `graph` | `Graph`: the program with all its forms, and `GraphBuilder` to make one |
 | `rewrite` | the walk that passes share; splitting constants |
 | `core` | ops that belong to no frontend |
 | `digest` | `program_hash`: what a program computes, as a digest |

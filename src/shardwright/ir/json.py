@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import GraphError
-from .graph import Attr, Graph, Node, Operand, Source, TensorType, Value, freeze_attr
-from .verify import verify
+from .graph_data import GraphData, Parts
+from .nodes import Attr, Node, Operand, Source, TensorType, Value, freeze_attr
 
 FORMAT = "shardwright.graph"
 VERSION = 1
@@ -75,7 +75,7 @@ def attr_from_json(value: Any) -> Attr:
     raise GraphError(f"an attribute cannot be a {type(value).__name__}")
 
 
-def graph_to_json(graph: Graph) -> dict[str, Any]:
+def graph_to_json(graph: GraphData) -> dict[str, Any]:
     """A graph as an object that ``json.dumps`` takes."""
     return {
         "format": FORMAT,
@@ -104,8 +104,8 @@ def node_to_json(node: Node) -> dict[str, Any]:
     return record
 
 
-def graph_from_json(data: Any) -> Graph:
-    """The inverse of `graph_to_json`; also takes the text.  Rules that an extractor attached are passed over."""
+def read_json(data: Any) -> Parts:
+    """The parts of the graph that `graph_to_json` gives so; also takes the text."""
     record = strict_loads(data) if isinstance(data, str) else data
     lists = dict.fromkeys(("values", "inputs", "nodes", "outputs", "updates"), list)
     take(record, "a graph", {"format": str, "version": int, "name": str, **lists})
@@ -117,15 +117,8 @@ def graph_from_json(data: Any) -> Graph:
     nodes = tuple(_node(item, n) for n, item in enumerate(record["nodes"]))
     producers = {value: (n, r) for n, node in enumerate(nodes) for r, value in enumerate(node.results)}
     values = tuple(_value(item, i, producers.get(i)) for i, item in enumerate(record["values"]))
-    graph = Graph(
-        record["name"],
-        values,
-        nodes,
-        _ints(record["inputs"], "inputs"),
-        _ints(record["outputs"], "outputs"),
-        tuple(_pair(item, "updates") for item in record["updates"]),
-    )
-    return verify(graph)
+    inputs, outputs = _ints(record["inputs"], "inputs"), _ints(record["outputs"], "outputs")
+    return record["name"], values, nodes, inputs, outputs, tuple(_pair(item, "updates") for item in record["updates"])
 
 
 def _value(item: Any, id: int, producer: tuple[int, int] | None) -> Value:

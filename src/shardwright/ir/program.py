@@ -19,7 +19,8 @@ from ..spec.axes import Axes, axes_size, axes_text
 from ..spec.collective import COLLECTIVES, collective_bytes
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import Shape, ShardingSpec, tensor_text
-from .graph import Attrs, Node, Operand, Source, TensorType, flat_operands
+from .graph import Attrs, Node, Operand, Source, TensorType
+from .nodes import flat_operands
 from .text import node_text, quoted
 
 

@@ -6,13 +6,18 @@ through one by one for what is wrong.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 
 from ..errors import GraphError
-from .graph import Graph, Node
+from .graph_data import GraphData
+from .nodes import Node
+
+G = TypeVar("G", bound=GraphData)
 
 
-def verify(graph: Graph) -> Graph:
+def verify(graph: G) -> G:
     """Return the graph, or say what is wrong with it."""
     _values(graph)
     _inputs(graph)
@@ -22,7 +27,7 @@ def verify(graph: Graph) -> Graph:
     return graph
 
 
-def _values(graph: Graph) -> None:
+def _values(graph: GraphData) -> None:
     names: dict[str, int] = {}
     for i, value in enumerate(graph.values):
         if value.id != i:
@@ -35,7 +40,7 @@ def _values(graph: Graph) -> None:
             raise GraphError(f"%{value.name} has a negative size", rows=[("type", str(value.type))])
 
 
-def _inputs(graph: Graph) -> None:
+def _inputs(graph: GraphData) -> None:
     if len(set(graph.inputs)) != len(graph.inputs):
         raise GraphError("a value stands twice among the inputs")
     for value in graph.inputs:
@@ -45,7 +50,7 @@ def _inputs(graph: Graph) -> None:
             raise GraphError(f"input {value} is made by a node")
 
 
-def _are_sound(graph: Graph) -> bool:
+def _are_sound(graph: GraphData) -> bool:
     """Whether `_nodes` finds nothing."""
     try:
         wiring = graph.wiring
@@ -75,7 +80,7 @@ def _is_plain(node: Node) -> bool:
     return bool(node.op) and views and len(set(keys)) == len(keys)
 
 
-def _nodes(graph: Graph) -> None:
+def _nodes(graph: GraphData) -> None:
     known = set(graph.inputs)
     count = len(graph.values)
     for n, node in enumerate(graph.nodes):
@@ -103,7 +108,7 @@ def _nodes(graph: Graph) -> None:
         raise GraphError(f"%{lost.name} is neither an input nor made by a node")
 
 
-def _ends(graph: Graph) -> None:
+def _ends(graph: GraphData) -> None:
     for value in graph.outputs:
         if not 0 <= value < len(graph.values):
             raise GraphError(f"returns value {value}, which does not exist")

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from itertools import count as counter
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from .graph import Graph, Operand
+from .nodes import Node, Operand, Value, flat_operands
 
 Ints = npt.NDArray[np.int64]
 
@@ -35,10 +33,8 @@ class Wiring:
     """Of values, numbered."""
 
     @classmethod
-    def of(cls, graph: Graph) -> Wiring:
-        from .graph import flat_operands
-
-        nodes, kinds, forms, types = graph.nodes, numbers(), numbers(), numbers()
+    def of(cls, nodes: Sequence[Node], values: Sequence[Value]) -> Wiring:
+        kinds, forms, types = numbers(), numbers(), numbers()
         operands: list[tuple[Operand, ...]] = [node.operands for node in nodes]
         results = [node.results for node in nodes]
         sizes, made = _sizes(operands), _sizes(results)
@@ -54,7 +50,7 @@ class Wiring:
         for more in (form, sizes, made):
             kind = kind * (1 + more.max(initial=0)) + more
         # Equal types are mostly one object.
-        held = [value.type for value in graph.values]
+        held = [value.type for value in values]
         where = list(map(id, held))
         number = {at: types[type.shape, type.dtype] for at, type in dict(zip(where, held)).items()}
         return cls(

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..ir.graph import Attr, Attrs, Graph, Node, Operand, TensorType
-from ..propagation.complete import Complete, Decision
-from ..propagation.parts import complete_parts, parts_of
+from ..propagation.complete import Complete, Decision, complete_parts
+from ..propagation.parts import parts_of
 from ..rules.registry import find
 from ..spec.axes import Axes
 from ..spec.sharding import ShardingSpec

@@ -20,28 +20,31 @@ bounds, which are rounded the safe way.
 | `ilp` | HiGHS on what message passing leaves open; the only file that knows it |
 | `local_search` | large-neighbourhood search: regions solved exactly |
 | `repair` | from a choice that does not fit to one that does |
-| `solvers` | `solve`, `NumericSolution`: which of these, in which order, for how long |
+| `solvers/` | `solve`, `NumericSolution`; one file a solver: which of these, in which order, for how long |
 
-To extend: another solver is another file that takes a (reduced) `NumericProblem` and returns a choice and a bound,
-and a method ``by_name`` in `solvers`; another reduction is a pass in `presolve` with ``back`` and ``forward``.  The
-random problems in ``tests/unit/optimize/test_random.py`` compare all of them with brute force.
+To extend: another solver is another file in `solvers`, found by listing; another reduction is a pass in `presolve` with
+``back`` and ``forward``.  Random problems compare all of them with brute force: ``tests/conformance/test_solvers.py``,
+``tests/unit/optimize/test_random.py``.
 """
 
 from .presolve import Reduced, reduce
 from .problem import FORBIDDEN, Evaluation, NumericError, NumericProblem, parse, read
-from .solvers import SOLVERS, NumericSolution, Progress, solve
+from .solvers import Accepts, NumericSolution, Progress, Search, solve, solver_named, solver_names
 
 __all__ = [
     "FORBIDDEN",
-    "SOLVERS",
+    "Accepts",
     "Evaluation",
     "NumericError",
     "NumericProblem",
     "NumericSolution",
     "Progress",
     "Reduced",
+    "Search",
     "parse",
     "read",
     "reduce",
     "solve",
+    "solver_named",
+    "solver_names",
 ]

@@ -14,11 +14,11 @@ from time import monotonic
 
 import numpy as np
 
-from . import NumericProblem, Progress, solve
 from .batches import Link, Lots
 from .bucket import eliminate
 from .narrow import narrow
-from .problem import Ints
+from .problem import Ints, NumericProblem
+from .solvers import Progress, solve, solver_named
 
 SWEEPS = 300
 """At most so many sweeps."""
@@ -170,12 +170,13 @@ def solve_core(
     tell: Callable[[Progress], None] | None = None,
 ) -> Core:
     """The best choice for a problem without memory, and a bound."""
-    if solver in ("auto", "elimination"):
+    accepts = solver_named(solver).ACCEPTS
+    if accepts.bucket_elimination:
         exact = eliminate(problem)
         if exact is not None:
             return Core(exact, problem.evaluate(exact).cost, "elimination", False)
     start: list[int] | None = None
-    if solver in ("auto", "messages"):
+    if accepts.message_passing:
         swept = sweep(lots_of(problem), inf if time_limit is None else monotonic() + time_limit)
         start = [int(pick[0]) for pick in swept.picks]
         if swept.settled or swept.late or swept.cost - swept.bound <= CLOSE * abs(swept.bound):

@@ -9,7 +9,9 @@ results must be equal to the last digit.  No tolerance, so no false alarm and no
 |---|---|
 | `structure` | `check_structure`: what a well-formed Program is |
 | `identity` | `check_identity`: Graph and Program over fields, and who is to blame where they differ |
-| `field` | `prepare_field` and `FieldArrays`: a field in the place of a frontend; ops of which nothing is known |
+| `field` | `prepare_field` and `FieldArrays`: a field in the place of a frontend |
+| `handlers` | who computes an op over a field, by name or by its record; ops of which nothing is known |
+| `meaning` | ops by the exact meaning that their record carries, a function over `Arithmetic` |
 | `modular` | `Field`, `FieldArray`: arithmetic modulo a prime in float64, order, hashes |
 | `pointwise` | pointwise ops and reductions over a field |
 | `contract` | contractions over a field, all as einsum |
@@ -17,9 +19,9 @@ results must be equal to the last digit.  No tolerance, so no false alarm and no
 | `aten` | movement, lookup and random numbers in ATen's words |
 | `moving` | movement, lookup, counting and sorting over a field |
 
-To extend: an op is a line in the ``HANDLERS`` of its family, a function of the field, the call and its operands; an op
-outside this package is understood by the ``meaning`` of its record, a key of ``MEANINGS``.  What neither knows counts
-as a function of all its operands in full: right on whole tensors only, never skipped.
+To extend: nothing here.  An op brings its exact meaning in its record, a function over `spec.op_record.Arithmetic`, or
+words that are a key of ``MEANINGS``; the oldest ops are lines in the ``HANDLERS`` of their family.  An op that has none
+counts as a function of all its operands in full: right on whole tensors only, never skipped.
 """
 
 from ..errors import VerifyError

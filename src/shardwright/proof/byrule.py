@@ -22,6 +22,7 @@ from ..rules.registry import find, parts
 from ..spec.op_record import slots_of
 from ..spec.rule import Mapped, OpShardingRule
 from .contract import contract
+from .handlers import handler_of, opaque
 from .modular import Field, FieldArray
 from .pointwise import Handler, Made, OpCall, falling, hashed, rising
 
@@ -31,8 +32,6 @@ _FALLING = {("P(max)",): ("P(min)",), ("P(min)",): ("P(max)",)}
 
 def same(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
     """The op of another vocabulary that this one is."""
-    from .field import handler_of
-
     record = find(call.op)
     assert record is not None
     assert record.same_as is not None
@@ -49,8 +48,6 @@ def same(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
 
 def in_parts(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
     """What the op is made of, evaluated on these operands."""
-    from .field import handler_of, opaque
-
     dtype = call.results[0].dtype
     graph = parts(call.op, tuple(sorted(call.attrs.items())), tuple(_type(o, dtype) for o in operands))
     if graph is None:
@@ -88,8 +85,6 @@ def by_rule(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
     flat = _flat(operands)
     rule = _bound(call, operands, flat)
     if rule is None:
-        from .field import opaque
-
         return opaque(field, call, operands)
     table = {row.operands: row.results for row in rule.transfers}
     if len(flat) == 1 and len(rule.results) == 1 and not any("sum" in state for row in table for state in row):

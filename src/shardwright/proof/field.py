@@ -14,51 +14,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, reduce
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
 from ..ir.graph import TensorType
-from ..rules.registry import find
-from . import aten, byrule, contract, moving, pointwise
+from . import aten, byrule, moving
+from .handlers import HANDLERS, MEANINGS, handler_of, opaque
 from .modular import PRIMES, Field, FieldArray, Floats
-from .pointwise import Handler, Made, OpCall
+from .pointwise import Handler, OpCall
 
-FAMILIES = (pointwise, contract, moving, byrule, aten)
-HANDLERS: dict[str, Handler] = {op: handler for family in FAMILIES for op, handler in family.HANDLERS.items()}
-MEANINGS: dict[str, Handler] = {words: handler for family in FAMILIES for words, handler in family.MEANINGS.items()}
+for _family in (byrule, aten):
+    # These two look other ops up while they compute, so they enter the table from outside.
+    HANDLERS.update(_family.HANDLERS)
+    MEANINGS.update(_family.MEANINGS)
 
 Call = Callable[[Sequence[Any]], tuple[FieldArray, ...]]
-
-
-def opaque(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
-    """An op of which nothing is known: every element of the result depends on every element of every operand.
-
-    So it is right only where it is run on whole tensors.
-    """
-    state = field.word(*call.name())
-    for operand in operands:
-        for array in operand if isinstance(operand, list) else [operand]:
-            state = field.word(state, None if array is None else _digest(array))
-    made = []
-    for r, type in enumerate(call.results):
-        count = np.arange(type.elements, dtype=np.float64).reshape(type.shape)
-        made.append(field.from_hash(field.hash(field.word(state, r, type.shape), [count])))
-    return tuple(made)
-
-
-def _digest(array: FieldArray) -> tuple[Any, ...]:
-    return array.shape, blake2b(array.residue.astype(np.int64).tobytes(), digest_size=16).digest()
-
-
-def handler_of(op: str) -> Handler | None:
-    """What computes an op: by its name, else by what its record says that it means; None if neither is known."""
-    found = HANDLERS.get(op)
-    if found is None:
-        record = find(op)
-        found = MEANINGS.get(record.meaning or "") if record is not None else None
-    return found
 
 
 def prepare_field(key: int, p: int) -> Callable[[str, Mapping[str, Any], Sequence[TensorType]], Call]:
@@ -116,4 +87,4 @@ class FieldArrays:
         return array.residue.itemsize
 
 
-__all__ = ["PRIMES", "Field", "FieldArray", "FieldArrays", "Floats", "handler_of", "opaque", "prepare_field"]
+__all__ = ["PRIMES", "Field", "FieldArray", "FieldArrays", "Floats", "prepare_field"]

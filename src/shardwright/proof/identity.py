@@ -17,7 +17,8 @@ from ..errors import ShardwrightError, VerifyError
 from ..ir.graph import Graph
 from ..ir.program import Local, Program
 from ..run.virtual import VirtualEngine
-from .field import FieldArrays, handler_of, prepare_field
+from .field import FieldArrays, prepare_field
+from .handlers import handler_of
 from .modular import PRIMES, Field, FieldArray
 from .structure import add_instruction
 

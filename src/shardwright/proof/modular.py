@@ -45,6 +45,9 @@ class FieldArray:
     def shape(self) -> tuple[int, ...]:
         return self.residue.shape
 
+    def __getitem__(self, key: Any) -> FieldArray:
+        return self.map(lambda part: part[key])
+
     def map(self, move: Callable[[Floats], Any]) -> FieldArray:
         """Move elements about, in both parts alike."""
         return FieldArray(np.asarray(move(self.residue)), np.asarray(move(self.height)), self.dtype)

@@ -40,7 +40,7 @@ Handler = Callable[[Field, OpCall, Sequence[Any]], Made]
 
 RISING = (
     "exp", "exp2", "expm1", "cbrt", "tanh", "sinh", "arcsinh", "arctan", "floor", "ceil", "trunc", "rint", "sign",
-    "erf", "sigmoid", "relu",
+    "sigmoid", "relu",
 )  # fmt: skip
 """Rising everywhere.  A logarithm or a root is not: outside its domain it gives NaN, which a maximum keeps."""
 IDENTITY = ("copy", "positive", "core.constraint", "core.barrier")

@@ -12,73 +12,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import NamedTuple
 
 from ..errors import PropagationError
 from ..ir.core import CONSTRAINT
 from ..ir.graph import Graph, Node
+from ..plans.complete import Complete, Decision, held_by_caller
 from ..spec.axes import Axes
 from ..spec.mesh import DeviceMesh
-from ..spec.resharding.steps import reshard_bytes
+from ..spec.resharding.cheapest import reshard_bytes
 from ..spec.rule import OpShardingRule
 from ..spec.sharding import ShardingSpec
+from .book import rule_of as rule_by_book
 from .choices import Choice, choices, forced_choices, legal_spec
-from .engine import RuleOf
-from .parts import complete_parts, in_parts, parts_of
+from .engine import RuleOf, run_hierarchical_propagation_pass
+from .parts import in_parts, parts_of
 
+__all__ = ["Complete", "Decision", "complete", "complete_parts", "held_by_caller"]
 Spec = ShardingSpec | None
+Specs = tuple[ShardingSpec, ...]
 WORK_PER_BYTE = 1000
 """So many multiply-adds take as long as sending a byte: about the balance of today's machines inside a node."""
-
-
-class Decision(NamedTuple):
-    """How one node is carried out.
-
-    ``results`` is what local computation leaves; ``homes`` what is made of it at once (they differ only where
-    a sharding is pinned).  ``rule`` is None for an op that runs replicated for lack of one.
-    """
-
-    node: int
-    rule: OpShardingRule | None
-    axes: tuple[Axes, ...]
-    operands: tuple[ShardingSpec, ...]
-    results: tuple[ShardingSpec, ...]
-    homes: tuple[ShardingSpec, ...]
-
-    def __str__(self) -> str:
-        if self.rule is None:
-            return "replicated: no rule"
-        return self.rule.text_with({f: axes for f, axes in enumerate(self.axes) if axes})
-
-
-@dataclass(frozen=True)
-class Complete:
-    """All that lowering needs."""
-
-    graph: Graph
-    mesh: DeviceMesh
-    inputs: tuple[ShardingSpec, ...]
-    decisions: tuple[Decision, ...]
-    outputs: tuple[ShardingSpec, ...]
-    notes: tuple[str, ...] = ()
-    """What a user should know: ops without a rule, axes cut back."""
-    moved: int = 0
-    """Bytes that one device sends."""
-    sources: Mapping[int, Mapping[ShardingSpec, ShardingSpec]] = field(default_factory=dict)
-    """For copies of values, as a solver says: the copy that each is made from, by a single step if there is one.
-
-    Other copies are made from the one at hand from which fewest bytes are sent.
-    """
-    kept: Mapping[int, ShardingSpec] = field(default_factory=dict)
-    """Values that are kept in one sharding once they are read: copies in others are let go after each node that asked
-    for them, and made again for the next."""
-
-
-def held_by_caller(made: Complete) -> dict[int, list[ShardingSpec]]:
-    """Inputs that a step does not update, as they lie: they are there to the end, whatever is made of them."""
-    renewed = {i for i, _ in made.graph.updates}
-    pairs = enumerate(zip(made.graph.inputs, made.inputs))
-    return {value: [spec.closed()] for i, (value, spec) in pairs if i not in renewed}
 
 
 def complete(
@@ -181,9 +134,7 @@ class _Completer:
                 f"{node.op} says that it can be split in its parts, but nobody knows them",
                 help="take form(parts) out of its rule, or say what it is made of",
             )
-        found = complete_parts(inner, self.mesh, way.operands, way.results)
-        assert isinstance(found, Complete)
-        return found.moved
+        return complete_parts(inner, self.mesh, way.operands, way.results).moved
 
     def constrain(self, n: int, node: Node) -> Decision:
         spec = self.pinned[node.results[0]].closed()
@@ -255,3 +206,24 @@ class _Completer:
                 spec = ShardingSpec.make(self.mesh, spec.dims)
         self.keep(value, spec)
         return spec
+
+
+# -- ops in their parts -------------------------------------------------------------------------------------
+
+MOST = 20_000
+"""So many completed parts are remembered."""
+_completed: dict[tuple[int, DeviceMesh, Specs, Specs], tuple[Graph, Complete]] = {}
+
+
+def complete_parts(inner: Graph, mesh: DeviceMesh, operands: Specs, results: Specs) -> Complete:
+    """The `Complete` of the parts, between these shardings of the op's operands and results."""
+    key = (id(inner), mesh, operands, results)  # parts are remembered where they come from; comparing them is slow
+    if key not in _completed:
+        given = dict(zip(inner.inputs, operands))
+        wanted = dict(enumerate(results))
+        found = run_hierarchical_propagation_pass(inner, given, rule_by_book, out_specs=wanted)
+        made = complete(inner, mesh, found.specs, rule_by_book, pinned=given, out_specs=wanted)
+        if len(_completed) > MOST:
+            _completed.clear()
+        _completed[key] = (inner, made)
+    return _completed[key][1]

@@ -19,7 +19,8 @@ Each op has an `OpRecord`; its rule is one line of notation, or a small function
 | `extract` | `GraphExtractor`: a graph as JSON with every op's rule |
 
 To extend: a line in a family file, ``rule("my_op", "b k, k n -> b n")``; for rules that depend on attributes
-``@rule("my_op")`` over a function that returns the text.  Outside this package, name a module or function in the
+``@rule("my_op")`` over a function that returns the text.  A NumPy op brings its rule in a file of its own, by
+`frontends.numpy.define.op`.  Outside this package, name a module or function in the
 entry point group ``shardwright.rules``.
 """
 

@@ -31,13 +31,12 @@ UNARY = {
     "exp": RISING, "exp2": RISING, "expm1": RISING, "cbrt": RISING, "tanh": RISING, "sinh": RISING,
     "arcsinh": RISING,
     "arctan": RISING, "floor": RISING, "ceil": RISING, "trunc": RISING, "rint": RISING, "sign": RISING,
-    "erf": RISING,
     "sigmoid": RISING, "relu": RISING,
     # Rising only on a part of the line: a part of a pending maximum outside it gives NaN, which a maximum keeps.
     "log": PLAIN, "log2": PLAIN, "log10": PLAIN, "log1p": PLAIN, "sqrt": PLAIN, "arccosh": PLAIN,
     "arcsin": PLAIN, "arccos": PLAIN, "arctanh": PLAIN,
     "abs": PLAIN, "square": PLAIN, "reciprocal": PRODUCT, "rsqrt": PLAIN, "sin": PLAIN, "cos": PLAIN, "tan": PLAIN,
-    "cosh": PLAIN, "gelu": PLAIN, "silu": PLAIN, "isnan": PLAIN, "isinf": PLAIN, "isfinite": PLAIN, "signbit": PLAIN,
+    "cosh": PLAIN, "silu": PLAIN, "isnan": PLAIN, "isinf": PLAIN, "isfinite": PLAIN, "signbit": PLAIN,
     "spacing": PLAIN, "logical_not": PLAIN, "invert": PLAIN, "popcount": PLAIN, "clz": PLAIN,
 }  # fmt: skip
 BINARY = {

@@ -21,7 +21,7 @@ from typing import Any, TypeVar, overload
 
 from ..errors import RuleError, ShardwrightError, UnknownOpError, near_misses
 from ..ir.graph import Attrs, Graph, Node, TensorType
-from ..spec.op_record import Call, Flow, OpFacts, OpRecord, RuleText, Translation, slots_of
+from ..spec.op_record import Call, Flow, Meaning, OpFacts, OpRecord, RuleText, Translation, slots_of
 from ..spec.rule import OpShardingRule, RulePattern, Transfer
 
 ENTRY_POINTS = "shardwright.rules"
@@ -58,7 +58,7 @@ def rule(
     *,
     flow: Flow = Flow.OTHER,
     cost: str = "memory",
-    meaning: str | None = None,
+    meaning: str | Meaning | None = None,
     forms: Mapping[str, str] | None = None,
     view: bool = False,
     alias: bool = False,
@@ -172,7 +172,7 @@ def lookup(op: str) -> OpRecord:
         raise UnknownOpError(
             f"the rule book has no op {op!r}",
             help=near_misses(op, [name for name in _records if ("." in name) == ("." in op)])
-            or 'add it: rule("name", "m k, k n -> m n")',
+            or 'add it: rule("name", "m k, k n -> m n"), or a NumPy function of your own with @shardwright.numpy.op',
         )
     return found
 

@@ -1,21 +1,24 @@
-"""Execute Programs.
+"""EXECUTE Programs.
 
 | file | what it holds |
 |---|---|
-| `engine` | the `Engine` protocol and `NumpyEngine`, which has one device |
+| `engine` | `Engine`: the protocol that every engine follows; `engine_for`: which one, by listing |
+| `runner` | `Runner`: a Program with its source on an engine, compiled once; `Step`: with its state kept in shards |
 | `virtual` | `VirtualEngine`: N devices in this process; compiles and runs Programs, counts what it does |
+| `numpy` | `NumpyEngine`, which has one device |
 | `lifetimes` | last uses of values, and inputs that a caller donates |
 | `calibrate` | measures this machine and writes it as TOML |
-| `arrays` | the array operations behind collectives, for NumPy; scatter and assemble on the host |
-| `torch/` | PyTorch: the virtual mesh on tensors, programs emitted as FX modules, real processes; imported on its own |
+| `torch/` | PyTorch: programs emitted as FX modules, real processes; imported on its own |
 
-To extend: another framework brings an `engine.Arrays` and its frontend's ``prepare``; another way to run brings an
-engine with the same collectives.
+To extend: another way to run is a module here with ``make(mesh, framework)``, which returns an `Engine`; another
+framework brings its `Framework` in its frontend.
 """
 
-from .arrays import NumpyArrays, assemble, scatter
-from .engine import Engine, NumpyEngine
-from .virtual import CompiledProgram, Executed, VirtualEngine
+from ..frontends.numpy.arrays import NumpyArrays
+from .engine import Engine, Executed, engine_for
+from .numpy import NumpyEngine
+from .runner import Runner, Step
+from .virtual import CompiledProgram, VirtualEngine, assemble, scatter
 
 __all__ = [
     "CompiledProgram",
@@ -23,7 +26,10 @@ __all__ = [
     "Executed",
     "NumpyArrays",
     "NumpyEngine",
+    "Runner",
+    "Step",
     "VirtualEngine",
     "assemble",
+    "engine_for",
     "scatter",
 ]

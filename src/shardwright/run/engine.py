@@ -1,22 +1,85 @@
-"""What an engine is, and the one that has a single device.
+"""`Engine`: what runs a Program, and the one that has a single device.
 
-An engine moves tensors between devices.  Asking `supports_distributed` tells whether it can; one that cannot
-raises `NotImplementedError` for every collective.
+An engine holds the shards of arrays, moves them between devices, and compiles Programs.  `supports_distributed` tells
+whether it has more than one device; one that has not raises `NotImplementedError` for every collective.
+
+| method | what it does |
+|---|---|
+| ``compile(program)`` | a `Compiled`: ``run(shards, donate=False)`` gives the outputs' shards and what was `Executed` |
+| ``scatter(whole, spec)`` | what this engine holds of a whole array |
+| ``load(wholes, specs)`` | the same of a program's state, all of it at once; counted |
+| ``assemble(held, spec, shape)`` | the whole array again |
+| ``all_reduce_sum``, ``all_gather``, ``reduce_scatter`` | collectives by name; ``group`` None means all devices |
+| ``start(kind, tensor, group)``, ``wait(handle)`` | a collective begun, and waited for; done at once if synchronous |
+
+``counts`` says how often Programs were compiled and state was loaded.  Engines are found by name: the module
+``run/NAME`` with a function ``make(mesh, framework)``; one of several processes also has ``share(make_text)``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib
+import os
+import pkgutil
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
+
+from ..errors import SpecError, near_misses
+from ..frontends.base import Framework
+from ..ir.program import Collective, Program
+from ..spec.mesh import DeviceMesh
+from ..spec.sharding import ShardingSpec
+
+COMPILE, LOAD = "compile", "load"
+
+
+@dataclass
+class Executed:
+    """What a run did."""
+
+    collectives: list[Collective] = field(default_factory=list)
+    peak_bytes: int = 0
+    """The most that a device held, where the engine can tell."""
+
+
+class Compiled(Protocol):
+    """A Program ready to run."""
+
+    def run(self, inputs: Sequence[Any], donate: bool = False) -> tuple[list[Any], Executed]:
+        """What the engine holds of the inputs -> of the outputs, and what was done.
+
+        With ``donate`` the list is taken over, and empty when the program starts: where the caller holds them nowhere
+        else, inputs that the program updates are gone after their last use.
+        """
+
+
+@dataclass(frozen=True)
+class Handle:
+    """A collective that was started; ``result`` is there once it is waited for."""
+
+    result: Any
 
 
 @runtime_checkable
 class Engine(Protocol):
-    """The collectives every engine has by name; ``group`` None means all devices."""
+    """What runs a Program."""
 
     name: str
+    mesh: DeviceMesh
+    counts: Counter[str]
 
     def supports_distributed(self) -> bool: ...
+
+    def compile(self, program: Program) -> Compiled: ...
+
+    def scatter(self, whole: Any, spec: ShardingSpec) -> Any: ...
+
+    def load(self, wholes: Sequence[Any], specs: Sequence[ShardingSpec]) -> list[Any]: ...
+
+    def assemble(self, held: Any, spec: ShardingSpec, shape: Sequence[int]) -> Any: ...
 
     def all_reduce_sum(self, tensor: Any, group: Any = None) -> Any: ...
 
@@ -24,43 +87,76 @@ class Engine(Protocol):
 
     def reduce_scatter(self, tensor: Any, group: Any = None) -> Any: ...
 
+    def start(self, kind: str, tensor: Any, group: Any = None) -> Handle: ...
 
-class NumpyEngine:
-    """One device, no collectives."""
+    def wait(self, handle: Handle) -> Any: ...
 
-    name = "numpy"
 
-    def supports_distributed(self) -> bool:
-        return False
+class EngineBase:
+    """What engines share: state is loaded array by array, and a collective is finished when it was started."""
 
-    def all_reduce_sum(self, tensor: Any, group: Any = None) -> Any:
-        raise self._one_device("all_reduce_sum")
+    counts: Counter[str]
 
-    def all_gather(self, tensor: Any, group: Any = None) -> Any:
-        raise self._one_device("all_gather")
+    def load(self, wholes: Sequence[Any], specs: Sequence[ShardingSpec]) -> list[Any]:
+        self.counts[LOAD] += 1
+        return [self.scatter(whole, spec) for whole, spec in zip(wholes, specs, strict=True)]
 
-    def reduce_scatter(self, tensor: Any, group: Any = None) -> Any:
-        raise self._one_device("reduce_scatter")
+    def scatter(self, whole: Any, spec: ShardingSpec) -> Any:
+        raise NotImplementedError
 
-    def _one_device(self, what: str) -> NotImplementedError:
-        return NotImplementedError(
-            f"the numpy engine has one device and no {what}; use engine='virtual' for several in one process"
+    def start(self, kind: str, tensor: Any, group: Any = None) -> Handle:
+        """``kind`` is the name of a collective of the engine."""
+        return Handle(getattr(self, kind)(tensor, group))
+
+    def wait(self, handle: Handle) -> Any:
+        return handle.result
+
+
+def engine_names() -> list[str]:
+    """The engines that there are, by listing."""
+    here = sys.modules[__package__ or "shardwright.run"]
+    return sorted(module.name for module in pkgutil.iter_modules(here.__path__) if module.name not in _NO_ENGINES)
+
+
+_NO_ENGINES = ("engine", "runner", "lifetimes", "calibrate")
+
+
+def engine_for(mesh: Any, framework: Framework, engine: Any = None) -> Engine:
+    """An engine, by its name or as it is; None takes processes where this is one of several."""
+    if engine is None:
+        processes = framework.processes
+        engine = processes if processes is not None and _is_one_of_several() else "virtual"
+    if not isinstance(engine, str):
+        made: Engine = engine
+        return made
+    names = engine_names()
+    if engine not in names:
+        raise SpecError(
+            f"no engine is called {engine!r}", rows=[("known", ", ".join(names))], help=near_misses(engine, names)
         )
+    return _module(engine).make(mesh, framework)  # type: ignore[no-any-return]
 
 
-class Arrays(Protocol):
-    """The handful of array operations that collectives are made of, for one framework."""
+def _module(name: str) -> Any:
+    return importlib.import_module(f"{__package__}.{name}")
 
-    def concatenate(self, parts: Sequence[Any], dim: int) -> Any: ...
 
-    def combine(self, kind: str, parts: Sequence[Any]) -> Any: ...
+def share_between_processes(make: Callable[[], str], mesh: DeviceMesh, processes: str | None) -> str | None:
+    """The text that rank 0 makes, on every rank; None where this process is alone, or the mesh is another one.
 
-    def part(self, array: Any, dim: int, start: int, stop: int) -> Any: ...
+    ``processes`` names the engine of the framework that runs on several.
+    """
+    if processes is None or not _is_one_of_several():
+        return None
+    found: str | None = _module(processes).share(make, mesh.size)
+    return found
 
-    def neutral_like(self, kind: str, array: Any) -> Any: ...
 
-    def number(self, value: int) -> Any: ...
-
-    def shape(self, array: Any) -> tuple[int, ...]: ...
-
-    def item_bytes(self, array: Any) -> int: ...
+def _is_one_of_several() -> bool:
+    """Whether torchrun started this process with others, or somebody made a group of several."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        return True
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return False
+    return bool(distributed.get_world_size() > 1 and distributed.get_backend() != "fake")

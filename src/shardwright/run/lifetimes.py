@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import GraphError
-from ..ir.graph import flat_operands
+from ..ir.nodes import flat_operands
 from ..ir.program import Program
 
 

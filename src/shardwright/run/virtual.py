@@ -10,12 +10,15 @@ the caller has them too; those that the program updates go after their last read
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from math import prod
 from typing import Any
 
+from ..frontends.base import Arrays, Framework
+from ..frontends.numpy.arrays import NumpyArrays
+from ..frontends.numpy.framework import NUMPY
 from ..ir.graph import TensorType
 from ..ir.program import Collective, Instr, Program
 from ..spec.axes import AxisRef, axes_text
@@ -24,8 +27,7 @@ from ..spec.collective import collective_bytes
 from ..spec.mesh import DeviceMesh
 from ..spec.resharding.steps import permute_sources
 from ..spec.sharding import ShardingSpec
-from .arrays import NumpyArrays
-from .engine import Arrays
+from .engine import COMPILE, EngineBase, Executed
 from .lifetimes import last_uses, take_over
 
 Prepare = Callable[[str, Mapping[str, Any], Sequence[TensorType]], Callable[[Sequence[Any]], tuple[Any, ...]]]
@@ -33,17 +35,8 @@ Shards = list[Any]
 Work = Callable[[list[Shards]], Sequence[Shards]]
 
 
-@dataclass
-class Executed:
-    """What a run did."""
-
-    collectives: list[Collective] = field(default_factory=list)
-    peak_bytes: int = 0
-    """The most that a device held, where the engine can tell."""
-
-
-class VirtualEngine:
-    """Runs Programs on a virtual mesh; ``prepare`` comes from the frontend whose ops they hold."""
+class VirtualEngine(EngineBase):
+    """Runs Programs on a virtual mesh; ``prepare`` and ``arrays`` come from the frontend whose ops they hold."""
 
     name = "virtual"
 
@@ -51,6 +44,14 @@ class VirtualEngine:
         self.mesh = mesh
         self.prepare = prepare
         self.arrays: Arrays = arrays or NumpyArrays()
+        self.counts: Counter[str] = Counter()
+
+    @classmethod
+    def of(cls, mesh: Any, framework: Framework | None = None) -> VirtualEngine:
+        """For programs of this framework; NumPy's where none is said."""
+        if framework is None:
+            framework = NUMPY
+        return cls(DeviceMesh.of(mesh), framework.prepare, framework.arrays)
 
     def supports_distributed(self) -> bool:
         return True
@@ -78,7 +79,34 @@ class VirtualEngine:
         return [self.mesh.axis(axis) for axis in (self.mesh.axis_names if group is None else group)]
 
     def compile(self, program: Program) -> CompiledProgram:
+        self.counts[COMPILE] += 1
         return CompiledProgram(program, self)
+
+    def scatter(self, whole: Any, spec: ShardingSpec) -> Shards:
+        return scatter(whole, spec, self.arrays)
+
+    def assemble(self, held: Shards, spec: ShardingSpec, shape: Sequence[int]) -> Any:
+        return assemble(held, spec, shape, self.arrays)
+
+
+def make(mesh: Any, framework: Framework) -> VirtualEngine:
+    return VirtualEngine.of(mesh, framework)
+
+
+def scatter(whole: Any, spec: ShardingSpec, arrays: Any = None) -> Shards:
+    """The shards of a whole array, one for each position; slicing on the host, no collective."""
+    at = (arrays or NumpyArrays()).at
+    if spec.is_replicated:
+        return [at(whole, ())] * spec.mesh.size
+    return [at(whole, spec.local_slices(whole.shape, position)) for position in spec.mesh]
+
+
+def assemble(shards: Sequence[Any], spec: ShardingSpec, shape: Sequence[int], arrays: Any = None) -> Any:
+    """The whole array from its shards, on the host; the shard itself where every position has all of it."""
+    if spec.is_replicated:
+        return shards[0]
+    parts = [(spec.local_slices(shape, position), shards[position]) for position in spec.mesh]
+    return (arrays or NumpyArrays()).joined(shards[0], shape, parts)
 
 
 class CompiledProgram:

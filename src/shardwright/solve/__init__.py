@@ -20,7 +20,7 @@ solves both.  Deep stacks of equal layers are solved by a short one, at nearly t
 
 The numbers themselves are solved in `optimize`, which knows nothing of tensors.
 
-To extend: another solver is another file with ``solve(problem)``; its cost must equal that of the lowered Program.
+To extend: another solver is another file in `optimize.solvers`; its cost must equal that of the lowered Program.
 """
 
 from ..errors import PlanInfeasible

@@ -1,143 +1,308 @@
-"""`best_plan`: the planner's front door.
+"""`Planner`: one program on one mesh with what the user asked for; every way to a plan, lowered and priced.
 
-A deep stack of equal layers is solved by its short one, everything else as it is; a small stack whose plan is not
-proven to be the best is solved both ways.  With a limit of memory the plan without one is tried first; if it is too
-large, prices on bytes are searched for (`within`).
+| who decides | what is done |
+|---|---|
+| `Planner.best` | an exact solver, or the simple one by name; recipes are tried beside, so that no plan is worse |
+| `Planner.by_recipe` | a named baseline |
+| `Planner.by_specs` | what the user said is spread by propagation and completed by bytes |
+
+What counts is read off the lowered Program: its cost, its memory, and whether it keeps every request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property
 from time import monotonic
 
-from ..cost.machine import Hardware
-from ..errors import PlanInfeasible
+from ..cost import RESIDENT, Hardware, memory_profile, program_cost, simulate
+from ..errors import PlanInfeasible, ShardwrightError, SpecError, near_misses
+from ..ir.core import CONSTRAINT
+from ..ir.digest import program_hash
 from ..ir.graph import Graph
+from ..ir.program import Program
+from ..lower import lower
+from ..optimize import solver_names
+from ..plans.amounts import amount_text, duration
+from ..plans.asked import Asked, broken
+from ..plans.complete import Complete
+from ..plans.plan import Plan, PlanCost, Rewrite
+from ..plans.requests import Request, is_open
+from ..propagation import apply_constraints, rule_of, run_hierarchical_propagation_pass
+from ..propagation.complete import complete
+from ..spec.axes import Axes
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
-from .memory.search import Measure, fit
-from .model import NEAR, POLISH, Assigner, Assignment
-from .repeated.layers import SIDES, find_layers
-from .repeated.stack import Stack
+from .exact import assigner_of, best_plan, held_by
+from .model import Assigner, Assignment
+from .recipes import DISTINCT, RECIPES
+from .recipes.costs import recipe_complete, recipe_cost
+from .simple.solver import SimpleSolver
 
-Specs = Mapping[int, ShardingSpec]
-OPEN = 1e-3
-"""A stack's plan within memory with a larger gap than this is worth another search, if the graph is small."""
+SIMPLE = "simple"
+"""The solver of four phases, by name; all others are solvers of the numeric problem."""
+SPECS = "specs"
+"""Whose decisions a plan by hand holds."""
+DEFAULT_SECONDS = 120.0
+"""Time for the solver where the user gives none: hard problems take any time for a proof."""
+BOUNDED = 400
+"""The most nodes of a program for which a simple plan is given the planner's bound."""
+REWRITE = "constraints"
+"""The pass over the graph that readies constraints inside the program."""
+Say = Callable[[str], None]
+
+
+def apply_rewrite(rewrite: Rewrite, asked: Asked) -> Asked:
+    """Replay a pass over the graph; what was asked then speaks of the new graph."""
+    if rewrite.name != REWRITE or rewrite.arguments:
+        raise SpecError(f"the plan's graph was rewritten by {rewrite.name!r}, which this version does not know")
+    graph, pushed = apply_constraints(asked.graph, asked.pins)
+    return asked.rewritten(graph, pushed)
+
+
+def rewrites_of(graph: Graph) -> tuple[Rewrite, ...]:
+    """The passes that a graph goes through before anything is decided."""
+    return (Rewrite(REWRITE),) if any(node.op == CONSTRAINT for node in graph.nodes) else ()
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a plan has to keep to, beside the machine."""
+class Planner:
+    """A graph as captured, a mesh and a machine, with every request of the user."""
 
-    given: Specs
-    """Shardings that are fixed, by value."""
-    out_specs: Specs
-    """By output."""
-    most_gathered: int | None = None
-    """The most bytes that one all_gather may leave on a device."""
-    allows: Callable[[int, ShardingSpec], bool] | None = None
-    offer: Callable[[int, tuple[ShardingSpec, ...]], tuple[ShardingSpec, ...]] | None = None
-    """As `Assigner` has them; they speak of values one by one, so nothing is folded then."""
-    memory: int | None = None
-    """Bytes on a device."""
-    stays: bool = False
-    """Whether outputs that nobody asked for in a sharding are delivered as they are cut."""
-    uneven: bool = False
-    """Whether dims may be split that do not divide: shards are then padded to the largest."""
+    source: Graph
+    mesh: DeviceMesh
+    hardware: Hardware
+    requested: Asked
+    """Bound to the graph as captured."""
+    notes: tuple[str, ...] = ()
+    """For every plan of it."""
+
+    def keeping(self, requests: tuple[Request, ...]) -> Planner:
+        """The same program with these requests only."""
+        return replace(self, requested=self.requested.keeping(requests))
+
+    # -- what was asked for -------------------------------------------------------------------------------
+
+    @cached_property
+    def rewrites(self) -> tuple[Rewrite, ...]:
+        return rewrites_of(self.source)
+
+    @cached_property
+    def asked(self) -> Asked:
+        """Bound to the graph that is decided upon."""
+        asked = self.requested
+        for rewrite in self.rewrites:
+            asked = apply_rewrite(rewrite, asked)
+        return asked
+
+    @property
+    def graph(self) -> Graph:
+        return self.asked.graph
+
+    @cached_property
+    def source_hash(self) -> str:
+        return program_hash(self.source)
+
+    # -- the exact problem --------------------------------------------------------------------------------
+
+    @cached_property
+    def whole(self) -> Assigner:
+        """The numeric problem, without a limit of memory."""
+        return assigner_of(self.graph, self.mesh, self.hardware, self.asked)
+
+    def assigned(
+        self, fixed: Mapping[int, ShardingSpec], strict: bool, solver: str, time_limit: float | None
+    ) -> Assignment:
+        """The exact solver's answer; ``fixed`` shardings stand fast beside what was asked."""
+        asked = self.asked.also(fixed, strict)
+        return best_plan(self.graph, self.mesh, self.hardware, asked, solver=solver, time_limit=time_limit)
+
+    # -- plans ------------------------------------------------------------------------------------------------
+
+    def priced(
+        self, decided: Complete, solver: str, lower_bound: int = 0, timed_out: bool = False, asked: Asked | None = None
+    ) -> Plan:
+        """A plan of these decisions: lowered, priced and measured."""
+        program, graph = lower(decided), decided.graph
+        found = program_cost(program, self.hardware, graph)
+        program = replace(program, notes=_notes(decided, program, found.times, self.notes))
+        shown = simulate(program, self.hardware, graph, times=found.times).exposed
+        cost = PlanCost(found.compute, found.communication, found.hidden, shown)
+        peak = memory_profile(program, RESIDENT).peak
+        decided = replace(decided, notes=program.notes)
+        return Plan(
+            self.source_hash, self.hardware.name, asked or self.asked, decided, cost, peak,
+            min(lower_bound, cost.objective), solver, timed_out, self.rewrites, None, program,
+        )  # fmt: skip
+
+    def broken(self, plan: Plan) -> list[Request]:
+        """What the user asked for and a plan does not keep."""
+        assert plan.program is not None
+        return broken(self.asked, plan.complete, plan.program, plan.memory)
+
+    def by_specs(self) -> Plan:
+        """What the user said, spread and completed."""
+        return self.priced(self.said, SPECS)
+
+    @property
+    def said(self) -> Complete:
+        """What the user said, spread and completed, not priced."""
+        return self.spread(self.asked.pins, self._pinned)
+
+    @property
+    def _pinned(self) -> dict[int, ShardingSpec]:
+        """What the user said in full; what was pushed to the value that a constraint reads is a hint only."""
+        said = {value for request in self.asked.requests for value in request.pins}
+        return {value: spec for value, spec in self.asked.pins.items() if value in said and not is_open(spec)}
+
+    def spread(
+        self,
+        specs: Mapping[int, ShardingSpec],
+        pinned: Mapping[int, ShardingSpec],
+        forced: Mapping[int, tuple[Axes, ...]] | None = None,
+    ) -> Complete:
+        """Shardings of some values propagated to all, and completed."""
+        found = run_hierarchical_propagation_pass(self.graph, specs, rule_of, out_specs=self.asked.outs)
+        outs = {i: spec for i, spec in self.asked.outs.items() if not is_open(spec)}
+        return complete(self.graph, self.mesh, found.specs, rule_of, pinned=pinned, out_specs=outs, forced=forced)
+
+    def by_recipe(self, name: str) -> Plan:
+        """A named baseline; what the user pinned comes before what it says."""
+        return self.priced(recipe_complete(name, self.graph, self.mesh, self.asked.pins, self.asked.outs), name)
+
+    def recipe_objective(self, name: str) -> int:
+        """What `by_recipe` would cost, without lowering it."""
+        pins, outs = self.asked.pins, self.asked.outs
+        return recipe_cost(name, self.graph, self.mesh, self.hardware, pins, outs).objective
+
+    def by_simple(self, debug: bool = False, say: Say = print) -> Plan:
+        """The plan of the solver of four phases."""
+        hardware, asked = self.hardware, self.asked
+        if asked.memory is not None:
+            hardware = replace(hardware, memory=asked.memory)
+        outs = {i: spec for i, spec in asked.outs.items() if not is_open(spec)}
+        solver = SimpleSolver(self.mesh, hardware, debug=debug, log=say)
+        solution = solver.solve(self.graph, given=dict(asked.pins), out_specs=outs)
+        for n in range(len(self.graph.nodes)):
+            if n not in solution.nodes:
+                say(f"[shard_map] WARNING: No solution for node {n}")
+        chosen = [solution.specs.get(value.id) for value in self.graph.values]
+        pinned = {**solution.pinned, **self._pinned}
+        decided = complete(
+            self.graph, self.mesh, chosen, rule_of, pinned=pinned, out_specs=outs, forced=solution.forced
+        )
+        return self.priced(decided, SIMPLE)
+
+    def by_solver(self, solver: str, time_limit: float) -> Plan:
+        """The exact plan; where it does not keep what is forbidden, once more with less to choose from."""
+        end = monotonic() + time_limit
+        found = self.assigned({}, False, solver, time_limit)
+        plan = self._plan_of(found, found.complete)
+        if any(request.bans for request in self.broken(plan)):
+            # Copies may have been made by way of shardings that other tensors of the type have.
+            sources = {v: tree for v, tree in found.complete.sources.items() if v not in self.asked.bans}
+            plan = self._plan_of(found, replace(found.complete, sources=sources))
+        if any(request.bans for request in self.broken(plan)):
+            found = self.assigned({}, True, solver, max(1.0, end - monotonic()))
+            plan = self._plan_of(found, found.complete)
+        return plan
+
+    def _plan_of(self, found: Assignment, decided: Complete) -> Plan:
+        return self.priced(decided, found.solver, found.lower_bound, found.timed_out)
+
+    def free_bound(self, seconds: float) -> int:
+        """No plan without a limit of memory is cheaper; 0 if that is not known either."""
+        free = self.asked.keeping(request for request in self.asked.requests if request.memory is None)
+        try:
+            return best_plan(self.graph, self.mesh, self.hardware, free, time_limit=seconds).lower_bound
+        except PlanInfeasible:
+            return 0
+
+    def best(
+        self, solver: str = "auto", time_limit: float | None = None, debug: bool = False, say: Say = print
+    ) -> Plan:
+        """The best plan that keeps every request; `PlanInfeasible` where none is found."""
+        seconds = DEFAULT_SECONDS if time_limit is None else time_limit
+        if self.asked.recipe is not None:
+            return self._recipe_asked_for(self.asked.recipe)
+        if solver == SIMPLE:
+            plan = self._kept(self.by_simple(debug, say))
+            small = len(self.graph.nodes) <= BOUNDED
+            bound = self.whole.optimum(True, "auto", seconds).lower_bound if small else 0
+            return replace(plan, lower_bound=min(bound, plan.cost.objective))
+        failed: PlanInfeasible | None = None
+        best: Plan | None = None
+        bound, late = 0, False
+        try:
+            best = self.by_solver(solver, seconds)
+            bound, late = best.lower_bound, best.timed_out
+            self._kept(best)
+        except PlanInfeasible as error:
+            failed = error
+            bound = self.free_bound(seconds) if best is None else bound
+            best = None
+        for name in DISTINCT:
+            try:
+                if best is not None and self.recipe_objective(name) >= best.cost.objective:
+                    continue
+                other = self.by_recipe(name)
+            except ShardwrightError:
+                continue  # it does not go with what the user pinned
+            if not self.broken(other) and (best is None or other.cost.objective < best.cost.objective):
+                best = replace(other, lower_bound=min(bound, other.cost.objective), timed_out=late)
+        if best is None:
+            assert failed is not None
+            raise failed
+        return best
+
+    def _recipe_asked_for(self, name: str) -> Plan:
+        plan = self.by_recipe(name)
+        lost = self.broken(plan)
+        rows = [("user", str(request)) for request in lost]
+        if lost and all(request.memory is not None for request in lost):
+            help = "allow more memory, take a larger mesh, or leave recipe out"
+            raise PlanInfeasible(f"the plan needs {amount_text(plan.memory)} a device", rows=rows, help=help)
+        if lost:
+            fact = f"the recipe {name!r} does not keep what was asked for"
+            raise PlanInfeasible(fact, rows=rows, help="leave recipe or these out")
+        return plan
+
+    def _kept(self, plan: Plan) -> Plan:
+        lost = self.broken(plan)
+        if lost:
+            rows = [("user", str(request)) for request in lost]
+            raise PlanInfeasible("no plan was found that keeps everything asked for", rows=rows)
+        return plan
 
 
-def best_plan(
-    graph: Graph,
-    mesh: DeviceMesh,
-    hardware: Hardware,
-    asked: Asked | None = None,
-    *,
-    solver: str = "auto",
-    time_limit: float | None = None,
-    measure: Measure | None = None,
-) -> Assignment:
-    """The best plan for a graph; ``measure`` says what a plan's Program holds, where memory is limited."""
-    began = monotonic()
-    asked = asked or Asked({}, {})
-    for stack in _stacks(graph, mesh, hardware, asked) if solver in ("auto", "messages") else ():
-        found = stack.solve(time_limit)
-        if found is None:
-            continue
-        small = stack.size <= POLISH
-        if found.gap > NEAR and small:
-            about, limit = assigner_of(graph, mesh, hardware, asked), _left(time_limit, began)
-            found = _better(found, partial(about.solve, solver, limit))
-        if asked.memory is None or measure is None or measure(found.complete) <= asked.memory:
-            return found
-        limit = _left(time_limit, began)
-        tight = fit(graph, stack.assigner, asked.memory, stack, asked.given, asked.out_specs, limit, measure)
-        if tight is None:
-            continue
-        if tight.gap > OPEN and small:
-            about, limit = assigner_of(graph, mesh, hardware, asked), _left(time_limit, began)
-            tight = _better(tight, partial(_fitted, graph, about, asked, solver, limit, measure))
-        return _no_better_than(tight, found)
-    about = assigner_of(graph, mesh, hardware, asked)
-    free = about.solve(solver, time_limit)
-    if asked.memory is None or measure is None or measure(free.complete) <= asked.memory:
-        return free
-    return _no_better_than(_fitted(graph, about, asked, solver, _left(time_limit, began), measure), free)
+def check_solver(solver: object) -> None:
+    """Refuse a name that no solver has."""
+    check_name(solver, "solver", (*solver_names(), SIMPLE))
 
 
-def _fitted(
-    graph: Graph, about: Assigner, asked: Asked, solver: str, time_limit: float | None, measure: Measure
-) -> Assignment:
-    """The best plan of a graph as it is that fits."""
-    assert asked.memory is not None
-    found = fit(graph, about, asked.memory, None, asked.given, asked.out_specs, time_limit, measure, solver)
-    assert found is not None
-    return found
+def check_recipe(recipe: object) -> None:
+    check_name(recipe, "recipe", tuple(RECIPES))
 
 
-def _better(folded: Assignment, unfolded: Callable[[], Assignment]) -> Assignment:
-    """What a stack's plan and one of the graph as it is know together."""
-    try:
-        whole = unfolded()
-    except PlanInfeasible:  # a search within memory may miss what there is
-        return folded
-    best = min(folded, whole, key=lambda one: one.objective)
-    bound = min(max(folded.lower_bound, whole.lower_bound), best.objective)
-    return replace(best, lower_bound=bound, seconds=folded.seconds + whole.seconds)
+def check_name(name: object, what: str, known: tuple[str, ...]) -> None:
+    """One of the names that there are."""
+    if not isinstance(name, str) or name not in known:
+        raise SpecError(
+            f"no {what} is called {name!r}", rows=[("known", ", ".join(known))],
+            help=near_misses(name, known) if isinstance(name, str) else f"give the name of a {what} as text",
+        )  # fmt: skip
 
 
-def _no_better_than(tight: Assignment, free: Assignment) -> Assignment:
-    """A limit makes nothing cheaper."""
-    bound = min(max(tight.lower_bound, free.lower_bound), tight.objective)
-    return replace(tight, lower_bound=bound, seconds=tight.seconds + free.seconds)
+def _notes(decided: Complete, program: Program, times: Sequence[int], more: tuple[str, ...]) -> tuple[str, ...]:
+    """With a note for each op that runs replicated for lack of a rule, and what it then takes."""
+    graph, notes = decided.graph, [*decided.notes, *more]
+    alone = {d.node for d in decided.decisions if d.rule is None and graph.nodes[d.node].results}
+    took = {instr.node: time for instr, time in zip(program.instrs, times) if instr.node in alone}
+    texts = {n: f"node {n}: {graph.nodes[n].op} has no rule and runs replicated" for n in sorted(alone)}
+    notes = [note for note in notes if note not in texts.values()]
+    notes += [f"{text} ({duration(took.get(n, 0))})" for n, text in texts.items()]
+    return tuple(dict.fromkeys(notes))
 
 
-def _left(time_limit: float | None, began: float) -> float | None:
-    return None if time_limit is None else max(0.5, time_limit - (monotonic() - began))
-
-
-def assigner_of(graph: Graph, mesh: DeviceMesh, hardware: Hardware, asked: Asked) -> Assigner:
-    """The numeric problem of a graph as it is, without a limit of memory."""
-    return Assigner(
-        graph, mesh, hardware, asked.given, asked.out_specs, asked.uneven, asked.allows, asked.offer,
-        asked.most_gathered, asked.stays,
-    )  # fmt: skip
-
-
-def _stacks(graph: Graph, mesh: DeviceMesh, hardware: Hardware, asked: Asked) -> Iterator[Stack]:
-    """Short stacks for a deep one, with more and more layers kept."""
-    if asked.allows is not None or asked.offer is not None:
-        return
-    layers = find_layers(graph, asked.given)
-    if layers is None:
-        return
-    for sides in SIDES:
-        if sum(sides) > layers.count:
-            return
-        short = layers.short(*sides)
-        given = {short.values[value]: spec for value, spec in asked.given.items() if value in short.values}
-        outs = {short.outputs[i]: spec for i, spec in asked.out_specs.items() if i in short.outputs}
-        if len(outs) == len(asked.out_specs):
-            mine = replace(asked, given=given, out_specs=outs)
-            yield Stack(short, assigner_of(short.graph, mesh, hardware, mine))
+__all__ = ["SIMPLE", "SPECS", "Planner", "apply_rewrite", "check_recipe", "check_solver", "held_by", "rewrites_of"]

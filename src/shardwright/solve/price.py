@@ -14,8 +14,8 @@ from ..cost.machine import Hardware
 from ..cost.memory import local_bytes
 from ..cost.program import ProgramCost
 from ..ir.graph import Graph, Node, TensorType
-from ..propagation.complete import Complete, Decision, held_by_caller
-from ..propagation.parts import complete_parts, in_parts, parts_of
+from ..propagation.complete import Complete, Decision, complete_parts, held_by_caller
+from ..propagation.parts import in_parts, parts_of
 from ..rules.registry import find
 from ..spec.axes import Axes
 from ..spec.resharding.single_steps import steps_to

@@ -21,8 +21,9 @@ from ..ir.graph import TensorType
 from ..optimize.problem import Ints
 from ..spec.axes import axes_size
 from ..spec.mesh import DeviceMesh
+from ..spec.resharding.cheapest import reshard
 from ..spec.resharding.single_steps import Hops, steps_to
-from ..spec.resharding.steps import Step, reshard
+from ..spec.resharding.steps import Step
 from ..spec.sharding import ShardingSpec
 
 Bools = npt.NDArray[np.bool_]

@@ -20,8 +20,8 @@ from ..ir.graph import Graph, Node, TensorType
 from ..ir.wiring import numbers
 from ..propagation.book import rule_of
 from ..propagation.choices import FORM_PENDING, legal_axes
-from ..propagation.complete import Complete
-from ..propagation.parts import complete_parts, in_parts, parts_of
+from ..propagation.complete import Complete, complete_parts
+from ..propagation.parts import in_parts, parts_of
 from ..rules.registry import find
 from ..spec.axes import Axes, AxisRef, axes_size, merge_axes
 from ..spec.mesh import DeviceMesh

@@ -9,26 +9,25 @@ Pure Python, no framework.  One notation for everything, one parser (`notation`)
 | `chunks` | how a dim is cut, uneven and empty shards included |
 | `sharding` | `DimSpec`, `ShardingSpec`, `P`, `compute_global_shape`, `needs_reshard` |
 | `collective` | the collectives and their bytes: the one place that defines them |
-| `notation` | the reader of every string |
-| `rule`, `bind` | `RulePattern` as written, `OpShardingRule` bound to shapes |
+| `notation` | the reader of every string: it gives parts, the nouns are made of them |
+| `rule` | `RulePattern` as written, `OpShardingRule` bound to shapes |
+| `rule_parts`, `bind` | what both are made of; from the one and shapes to the other |
 | `factors` | `FactorSharding`: factors -> axes, for one op |
-| `record` | `OpRecord`: all the rule book knows of an op |
-| `reshard` | `reshard`, `reshard_table`: from any sharding to any other |
-| `layouts`, `moves`, `permute` | the space of layouts, the moves between them, the closed form for permutes |
-| `hops` | single steps: all of them between many shardings, the one between two |
-| `bound`, `search`, `table` | what a reshard costs at least, A*, all pairs at once |
-| `interop` | PyTorch's placements and JAX's PartitionSpecs, without importing either |
+| `op_record` | `OpRecord`: all the rule book knows of an op |
+| `resharding/` | `reshard`, `reshard_table`: from any sharding to any other |
+| `foreign`, `interop` | PyTorch's placements and JAX's PartitionSpecs, read and written, without importing either |
 
-To extend: a new way to write a sharding goes into `interop.read_spec`; a new step of resharding into
-`moves` (what it does), `collective` (what it costs), `bound` (why the bound still holds) and `tests/simulate.py`
-(what it means).
+To extend: a new way to write a sharding goes into `ShardingSpec.of`; a new step of resharding into
+`resharding.moves` (what it does), `collective` (what it costs), `resharding.lower_bound` (why the bound still holds)
+and `tests/simulate.py` (what it means).
 """
 
 from .axes import AxisRef
 from .factors import FactorSharding
 from .mesh import DeviceMesh
 from .op_record import Call, Flow, OpRecord
-from .resharding.steps import Step, reshard, reshard_bytes, reshard_table
+from .resharding.cheapest import reshard, reshard_bytes, reshard_table
+from .resharding.steps import Step
 from .rule import OpShardingRule, RulePattern
 from .sharding import DimSpec, P, ShardingSpec, compute_global_shape, needs_reshard
 

@@ -9,18 +9,29 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
+from typing import NamedTuple
 
 from ..errors import RuleError
-from .rule import ELLIPSIS, ONE, SAME, Dim, Factor, FactorNote, Mapped, OpShardingRule, RulePattern, Tensor
+from .rule_parts import ELLIPSIS, ONE, SAME, Dim, Factor, FactorNote, Mapped, Pattern, Tensor, Transfer
 from .sharding import Shape
 
 
+class Bound(NamedTuple):
+    """A bound rule: what an `OpShardingRule` is made from."""
+
+    factors: tuple[Factor, ...]
+    operands: tuple[Mapped, ...]
+    results: tuple[Mapped, ...]
+    reductions: tuple[tuple[tuple[int, str], ...], ...]
+    transfers: tuple[Transfer, ...]
+
+
 def bind(
-    pattern: RulePattern,
+    pattern: Pattern,
     operand_shapes: Sequence[Sequence[int]],
     result_shapes: Sequence[Sequence[int]] | None,
     sizes: Mapping[str, int],
-) -> OpShardingRule:
+) -> Bound:
     try:
         return _Binding(pattern, operand_shapes, result_shapes, sizes).rule()
     except RuleError as error:
@@ -28,7 +39,7 @@ def bind(
         raise error.place(str(pattern)).add("given", shapes) from None
 
 
-def rule_from_pattern(pattern: RulePattern, sizes: Mapping[str, int]) -> OpShardingRule:
+def bind_sized(pattern: Pattern, sizes: Mapping[str, int]) -> Bound:
     """A bound rule from a text that carries all its sizes."""
     try:
         return _Finished(pattern, dict(sizes)).rule()
@@ -39,13 +50,13 @@ def rule_from_pattern(pattern: RulePattern, sizes: Mapping[str, int]) -> OpShard
 class _Finished:
     """A pattern whose factors all have sizes and whose ``...`` are gone."""
 
-    def __init__(self, pattern: RulePattern, sizes: dict[str, int]) -> None:
+    def __init__(self, pattern: Pattern, sizes: dict[str, int]) -> None:
         self.pattern = pattern
         self.sizes = sizes
         self.factors: list[Factor] = []
         self.index: dict[str, int] = {}
 
-    def rule(self) -> OpShardingRule:
+    def rule(self) -> Bound:
         operands = tuple(self.map(tensor) for tensor in self.pattern.operands)
         results = tuple(self.map(tensor) for tensor in self.pattern.results)
         kinds: dict[tuple[int, int | None], str] = {}
@@ -61,7 +72,7 @@ class _Finished:
                 if self.is_reducible(f, (f, r) in kinds or (f, None) in kinds) and kinds.get((f, r)) != SAME
             ]
             reductions.append(tuple(reduced))
-        return OpShardingRule(tuple(self.factors), operands, results, tuple(reductions), self.pattern.transfers)
+        return Bound(tuple(self.factors), operands, results, tuple(reductions), self.pattern.transfers)
 
     def is_reducible(self, f: int, said: bool) -> bool:
         """A form leaves its factor pending only if the rule says how: ``k: sum form(once)``."""
@@ -106,7 +117,7 @@ class _Binding(_Finished):
 
     def __init__(
         self,
-        pattern: RulePattern,
+        pattern: Pattern,
         operand_shapes: Sequence[Sequence[int]],
         result_shapes: Sequence[Sequence[int]] | None,
         sizes: Mapping[str, int],
@@ -127,7 +138,7 @@ class _Binding(_Finished):
         self.batch = self.batch_shape()
         self.batch_factors = self.name_batch()
 
-    def rule(self) -> OpShardingRule:
+    def rule(self) -> Bound:
         try:
             operands = [
                 self.spell(tensor, shape, f"operand {i}")
@@ -139,7 +150,7 @@ class _Binding(_Finished):
                 results.append(self.spell(tensor, shape, f"result {r}"))
             self.measure_compounds()
             self.check_results(results)
-            self.pattern = RulePattern(tuple(operands), tuple(results), self.pattern.notes, self.pattern.transfers)
+            self.pattern = Pattern(tuple(operands), tuple(results), self.pattern.notes, self.pattern.transfers)
             return super().rule()
         except RuleError as error:
             known = " ".join(f"{name}={size}" for name, size in self.sizes.items())

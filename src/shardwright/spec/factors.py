@@ -13,6 +13,7 @@ from itertools import pairwise
 from ..errors import SpecError
 from .axes import Axes, AxisRef, axes_size, merge_axes
 from .mesh import DeviceMesh
+from .notation import parse_sharded_rule
 from .rule import Mapped, OpShardingRule
 from .sharding import DimSpec, ShardingSpec, sort_partial
 
@@ -71,8 +72,6 @@ class FactorSharding:
     @classmethod
     def parse(cls, text: str, mesh: DeviceMesh, rule: OpShardingRule) -> FactorSharding:
         """The inverse of ``str``; the rule brings the sizes."""
-        from .notation import parse_sharded_rule
-
         _, axes = parse_sharded_rule(text, mesh)
         chosen = tuple(axes.get(factor.name, ()) for factor in rule.factors)
         return cls(rule, mesh, chosen)

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..errors import MeshError, near_misses
 from .axes import AxisRef
+from .notation import parse_axis, parse_mesh
 
 AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _RESERVED = frozenset({"_"})  # stands for "not sharded" in specs
@@ -123,8 +124,6 @@ class DeviceMesh:
         return found
 
     def _read_axis(self, text: str) -> AxisRef:
-        from .notation import parse_axis  # the parser needs meshes only for their axes
-
         name, pre, size = parse_axis(text)
         whole = self._by_text.get(name)
         if whole is None:
@@ -232,8 +231,6 @@ def _read_axes(
     if isinstance(axes, DeviceMesh):
         return axes.shape, axes.axis_names, axes.device_ids
     if isinstance(axes, str):
-        from .notation import parse_mesh
-
         return parse_mesh(axes)
     if isinstance(axes, Mapping):
         return tuple(axes.values()), tuple(axes), None

@@ -1,4 +1,4 @@
-"""One reader for every string: meshes, axes, specs, tensors and rules.
+"""One reader for every string: meshes, axes, specs, tensors and rules; it gives their parts.
 
 Grammar (spaces are free between words):
 
@@ -23,16 +23,28 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from ..errors import MeshError, NotationError, RuleError, ShardwrightError, near_misses
-from .axes import AxisRef, merge_axes
+from .axes import Axes, AxisRef, merge_axes
 from .collective import check_reduction
-from .mesh import DeviceMesh
-from .rule import ELLIPSIS, FLAG_WORDS, ONE, REDUCED_BY, SAME, Dim, FactorNote, RulePattern, Tensor, Transfer
-from .sharding import CLOSED, DimSpec, Partial, ShardingSpec, sort_partial
+from .rule_parts import ELLIPSIS, FLAG_WORDS, ONE, REDUCED_BY, SAME, Dim, FactorNote, Pattern, Tensor, Transfer
 
 _TOKEN = re.compile(r"\s*(?:(?P<int>\d+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<punct>->|//|\.\.\.|\S))")
+
+
+Pending = list[tuple[AxisRef, str]]
+"""Pending axes in the order in which they are written, each with its reduction."""
+DimWords = tuple[Axes, bool, int | None]
+"""Of one dim: the axes that cut it, whether it is open, its priority."""
+
+
+class HasAxes(Protocol):
+    """What a reader asks of a mesh."""
+
+    def axis(self, text: str) -> AxisRef: ...
+
+    def sub_axis(self, name: str, pre: int, size: int) -> AxisRef: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +134,7 @@ def _axis_parts(reader: Reader) -> tuple[str, int, int | None]:
     return name, pre, reader.integer("the size of the sub-axis")
 
 
-def _axis(reader: Reader, mesh: DeviceMesh) -> AxisRef:
+def _axis(reader: Reader, mesh: HasAxes) -> AxisRef:
     at = reader.token.at
     name, pre, size = _axis_parts(reader)
     try:
@@ -162,13 +174,13 @@ def parse_mesh(text: str) -> tuple[tuple[int, ...], tuple[str, ...], tuple[int, 
     return tuple(sizes), tuple(names), tuple(ids) if ids is not None else None
 
 
-def _dim(reader: Reader, mesh: DeviceMesh) -> DimSpec:
+def _dim(reader: Reader, mesh: HasAxes) -> DimWords:
     axes, is_open = ((), False) if reader.skip("_") else _axes(reader, mesh)
     priority = reader.integer("a priority") if reader.skip("!") else None
-    return DimSpec(axes, is_open, priority) if axes or is_open or priority is not None else CLOSED
+    return axes, is_open, priority
 
 
-def _axes(reader: Reader, mesh: DeviceMesh) -> tuple[tuple[AxisRef, ...], bool]:
+def _axes(reader: Reader, mesh: HasAxes) -> tuple[Axes, bool]:
     found: list[AxisRef] = []
     is_open = False
     while True:
@@ -180,15 +192,15 @@ def _axes(reader: Reader, mesh: DeviceMesh) -> tuple[tuple[AxisRef, ...], bool]:
             return merge_axes(found), is_open
 
 
-def parse_dim(text: str, mesh: DeviceMesh) -> DimSpec:
+def parse_dim(text: str, mesh: HasAxes) -> DimWords:
     reader = Reader(text)
     dim = _dim(reader, mesh)
     reader.end()
     return dim
 
 
-def _partials(reader: Reader, mesh: DeviceMesh, between: str = ",") -> Partial:
-    pairs: list[tuple[AxisRef, str]] = []
+def _partials(reader: Reader, mesh: HasAxes, between: str = ",") -> Pending:
+    pairs: Pending = []
     while True:
         following = reader.tokens[reader.next + 1].text if reader.token.kind == "name" else ""
         if following == "(":
@@ -201,7 +213,7 @@ def _partials(reader: Reader, mesh: DeviceMesh, between: str = ",") -> Partial:
             kind, axis = "sum", _axis(reader, mesh)
         pairs.append((axis, kind))
         if not reader.skip(between):
-            return sort_partial(pairs, mesh)
+            return pairs
 
 
 def _reduction(reader: Reader, word: Token) -> str:
@@ -211,15 +223,15 @@ def _reduction(reader: Reader, word: Token) -> str:
         raise error.place(reader.text, word.at) from None
 
 
-def parse_partial(text: str, mesh: DeviceMesh) -> Partial:
+def parse_partial(text: str, mesh: HasAxes) -> Pending:
     reader = Reader(text)
     partial = _partials(reader, mesh)
     reader.end()
     return partial
 
 
-def _suffix(reader: Reader, mesh: DeviceMesh) -> tuple[Partial, list[AxisRef]]:
-    partial = _partials(reader, mesh) if reader.skip("//") else ()
+def _suffix(reader: Reader, mesh: HasAxes) -> tuple[Pending, list[AxisRef]]:
+    partial = _partials(reader, mesh) if reader.skip("//") else []
     replicated: list[AxisRef] = []
     if reader.skip("~"):
         replicated.append(_axis(reader, mesh))
@@ -228,11 +240,11 @@ def _suffix(reader: Reader, mesh: DeviceMesh) -> tuple[Partial, list[AxisRef]]:
     return partial, replicated
 
 
-def parse_spec(text: str, mesh: DeviceMesh) -> ShardingSpec:
-    """``[dp, tp+?, _] // ep ~ pp`` on a mesh."""
+def parse_spec(text: str, mesh: HasAxes) -> tuple[list[DimWords], Pending, list[AxisRef]]:
+    """``[dp, tp+?, _] // ep ~ pp`` on a mesh -> its dims, pending axes and axes kept replicated."""
     reader = Reader(text)
     reader.expect("[")
-    dims: list[DimSpec] = []
+    dims: list[DimWords] = []
     while not reader.peek("]"):
         dims.append(_dim(reader, mesh))
         if not reader.skip(","):
@@ -240,37 +252,28 @@ def parse_spec(text: str, mesh: DeviceMesh) -> ShardingSpec:
     reader.expect("]")
     partial, replicated = _suffix(reader, mesh)
     reader.end()
-    return ShardingSpec(mesh, dims, partial, replicated)
+    return dims, partial, replicated
 
 
-def parse_tensor(text: str, mesh: DeviceMesh | None = None) -> tuple[str, tuple[int, ...], ShardingSpec | None]:
-    """``f32[16@dp, 2048]`` -> dtype, shape, sharding (None without a mesh)."""
-    reader = Reader(text)
-    found = read_tensor(reader, mesh)
-    reader.end()
-    return found
-
-
-def read_tensor(reader: Reader, mesh: DeviceMesh | None) -> tuple[str, tuple[int, ...], ShardingSpec | None]:
+def read_tensor(reader: Reader, mesh: HasAxes | None) -> tuple[str, tuple[int, ...], list[Axes], Pending]:
+    """``f32[16@dp, 2048] // tp`` -> dtype, shape, axes of each dim, pending axes; without a mesh there are no axes."""
     dtype = reader.name("a dtype").text
     reader.expect("[")
     shape: list[int] = []
-    dims: list[DimSpec] = []
+    dims: list[Axes] = []
     while not reader.peek("]"):
         shape.append(reader.integer("the size of a dim"))
         if reader.skip("@"):
             if mesh is None:
                 reader.fail("axes on a tensor, but no mesh to read them on")
-            dims.append(DimSpec(_axes(reader, mesh)[0]))
+            dims.append(_axes(reader, mesh)[0])
         else:
-            dims.append(CLOSED)
+            dims.append(())
         if not reader.skip(","):
             break
     reader.expect("]")
-    if mesh is None:
-        return dtype, tuple(shape), None
-    partial = _partials(reader, mesh) if reader.skip("//") else ()
-    return dtype, tuple(shape), ShardingSpec(mesh, dims, partial)
+    partial = _partials(reader, mesh) if mesh is not None and reader.skip("//") else []
+    return dtype, tuple(shape), dims, partial
 
 
 # -- rules ----------------------------------------------------------------------------------------------
@@ -279,14 +282,14 @@ def read_tensor(reader: Reader, mesh: DeviceMesh | None) -> tuple[str, tuple[int
 class RuleReader(Reader):
     """Reads a rule; factors may carry axes when a mesh is given."""
 
-    def __init__(self, text: str, mesh: DeviceMesh | None = None) -> None:
+    def __init__(self, text: str, mesh: HasAxes | None = None) -> None:
         super().__init__(text, RuleError)
         self.mesh = mesh
         self.axes: dict[str, tuple[AxisRef, ...]] = {}
         self.places: dict[str, int] = {}
         self.counts = (0, 0)
 
-    def rule(self) -> tuple[RulePattern, dict[str, int]]:
+    def rule(self) -> tuple[Pattern, dict[str, int]]:
         operands: tuple[Tensor, ...] = () if self.peek("->") else self.tensors(("->",))
         if not self.skip("->"):
             self.fail("a rule needs an arrow", help="write what comes out: 'm k, k n -> m n'")
@@ -304,7 +307,7 @@ class RuleReader(Reader):
                 self.expect("=")
                 sizes[name] = self.integer(f"the size of {name}")
         self.end()
-        pattern = RulePattern(operands, results, tuple(notes), tuple(transfers))
+        pattern = Pattern(operands, results, tuple(notes), tuple(transfers))
         self.check(pattern, sizes)
         return pattern, sizes
 
@@ -435,7 +438,7 @@ class RuleReader(Reader):
         self.expect(")")
         return f"P({kind})"
 
-    def check(self, pattern: RulePattern, sizes: dict[str, int]) -> None:
+    def check(self, pattern: Pattern, sizes: dict[str, int]) -> None:
         left = {name for tensor in pattern.operands for dim in tensor for name in dim}
         new = {note.factor for note in pattern.notes if "new" in note.words}
         for tensor in pattern.results:
@@ -455,7 +458,7 @@ class RuleReader(Reader):
         return next(token.at for token in self.tokens if token.text == name and token.at > arrow)
 
 
-def _new_factor_help(name: str, pattern: RulePattern) -> str:
+def _new_factor_help(name: str, pattern: Pattern) -> str:
     left = [factor for tensor in pattern.operands for dim in tensor for factor in dim]
     right = {factor for tensor in pattern.results for dim in tensor for factor in dim}
     # A factor that several inputs share is contracted on purpose.
@@ -464,12 +467,12 @@ def _new_factor_help(name: str, pattern: RulePattern) -> str:
     return f"rename {spare[-1]!r} to {name!r}, or {sized}" if spare else sized
 
 
-def parse_rule(text: str) -> tuple[RulePattern, dict[str, int]]:
+def read_rule(text: str) -> tuple[Pattern, dict[str, int]]:
     """A rule as written: its pattern, and the sizes that a bound rule's text carries."""
     return RuleReader(text).rule()
 
 
-def parse_sharded_rule(text: str, mesh: DeviceMesh) -> tuple[RulePattern, dict[str, tuple[AxisRef, ...]]]:
+def parse_sharded_rule(text: str, mesh: HasAxes) -> tuple[Pattern, dict[str, tuple[AxisRef, ...]]]:
     """``m/dp k/tp, k/tp n -> m/dp n // tp`` -> the rule and the axes of its factors."""
     reader = RuleReader(text, mesh)
     pattern, _ = reader.rule()

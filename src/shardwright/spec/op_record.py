@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 from .rule import OpShardingRule, RulePattern, Transfer
 from .sharding import Shape
@@ -81,13 +81,70 @@ RuleText = str | tuple[str, Mapping[str, int]]
 RuleSource = str | Callable[[Call], RuleText | OpShardingRule]
 
 
+class ExactArray(Protocol):
+    """An operand of an exact meaning: what one device holds of it."""
+
+    @property
+    def shape(self) -> Shape: ...
+    def __getitem__(self, key: Any) -> Any: ...
+
+
+class Arithmetic(Protocol):
+    """All that an op's exact meaning computes with: ``meaning(arithmetic, *operands, **attrs)``.
+
+    Names and arguments are NumPy's; plain numbers are operands, too.  The proof hands in arithmetic modulo a prime,
+    where sums do not depend on their order; a check of the op itself hands in NumPy's floats.  What is no sum, product
+    or movement is said to be *some* function: by `apply`, `rising` or `along`, with a function or its name.  So a
+    meaning uses no property of a function beyond those that it states.
+    """
+
+    def add(self, x: Any, y: Any) -> Any: ...
+    def subtract(self, x: Any, y: Any) -> Any: ...
+    def multiply(self, x: Any, y: Any) -> Any: ...
+    def divide(self, x: Any, y: Any) -> Any: ...
+    def negative(self, x: Any) -> Any: ...
+    def maximum(self, x: Any, y: Any) -> Any: ...
+    def minimum(self, x: Any, y: Any) -> Any: ...
+    def where(self, condition: Any, x: Any, y: Any) -> Any: ...
+    def matmul(self, x: Any, y: Any) -> Any: ...
+    def einsum(self, equation: str, *operands: Any) -> Any: ...
+    def sum(self, x: Any, axis: Any = None, *, keepdims: bool = False) -> Any: ...
+    def prod(self, x: Any, axis: Any = None, *, keepdims: bool = False) -> Any: ...
+    def max(self, x: Any, axis: Any = None, *, keepdims: bool = False) -> Any: ...
+    def min(self, x: Any, axis: Any = None, *, keepdims: bool = False) -> Any: ...
+    def cumsum(self, x: Any, axis: int) -> Any: ...
+    def full(self, shape: Shape, value: Any) -> Any: ...
+    def reshape(self, x: Any, shape: Any) -> Any: ...
+    def transpose(self, x: Any, axes: Any = None) -> Any: ...
+    def broadcast_to(self, x: Any, shape: Shape) -> Any: ...
+    def concatenate(self, parts: Sequence[Any], axis: int = 0) -> Any: ...
+    def flip(self, x: Any, axis: Any) -> Any: ...
+    def roll(self, x: Any, shift: Any, axis: Any) -> Any: ...
+    def take(self, x: Any, index: Any, axis: int) -> Any: ...
+
+    def apply(self, function: Function, *operands: Any) -> Any:
+        """Some function of the operands, element by element: equal in, equal out, and nothing more."""
+
+    def rising(self, function: Function, x: Any) -> Any:
+        """The same of one operand, and larger for what is larger: maxima and minima pass through it."""
+
+    def along(self, function: Function, x: Any, axis: int) -> Any:
+        """Some function of all elements along a dim together, which keeps the shape: ``function(x, axis=axis)``."""
+
+
+Function = str | Callable[..., Any]
+"""A function, or its name: the name tells two apart in the proof, the function computes in a check."""
+Meaning = Callable[..., Any]
+"""``meaning(arithmetic, *operands, **attrs)``; returns one array, or a tuple for several results."""
+
+
 @dataclass(frozen=True, slots=True)
 class OpRecord:
     """One op of the rule book.
 
     ``rule`` is text, or a function of the call for rules that depend on attributes.  ``transfers`` is the
-    table of pending reductions.  ``cost`` names the cost class; ``meaning`` what the op computes exactly, for
-    the proof; ``forms`` the local forms by factor.
+    table of pending reductions.  ``cost`` names the cost class; ``meaning`` is what the op computes exactly, for
+    the proof: a function over `Arithmetic`, or words that the proof knows; ``forms`` the local forms by factor.
     """
 
     name: str
@@ -95,7 +152,7 @@ class OpRecord:
     transfers: tuple[Transfer, ...] = ()
     flow: Flow = Flow.OTHER
     cost: str = "memory"
-    meaning: str | None = None
+    meaning: str | Meaning | None = None
     forms: Mapping[str, str] = field(default_factory=dict)
     view: bool = False
     alias: bool = False

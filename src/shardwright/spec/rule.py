@@ -19,49 +19,15 @@ from math import prod
 
 from ..errors import RuleError
 from .axes import Axes, axes_text
+from .bind import bind, bind_sized
+from .notation import read_rule
+from .rule_parts import ONE, SAME, Factor, FactorNote, Mapped, Pattern, Tensor, Transfer
 from .sharding import Shape
 
-REDUCED_BY = ("sum", "max", "min", "prod")
-SAME = "same"
-"""What is said of a factor in a result that does not depend on it: every device computes that result alike."""
-FLAG_WORDS = ("whole", "permuted", "new", "blocked")
-
-Dim = tuple[str, ...]
-Tensor = tuple[Dim, ...]
-ELLIPSIS: Dim = ("...",)
-ONE: Dim = ("1",)
-"""A dim of size 1 that is broadcast: it has no factor to split."""
+__all__ = ["Factor", "FactorNote", "Mapped", "OpShardingRule", "RulePattern", "Transfer", "factor_name", "parse_rule"]
 
 
-@dataclass(frozen=True, slots=True)
-class FactorNote:
-    """What is said of a factor after a semicolon, for all results or for one."""
-
-    factor: str
-    words: tuple[str, ...]
-    result: int | None = None
-
-    def __str__(self) -> str:
-        where = "" if self.result is None else f"@{self.result}"
-        return f"{self.factor}{where}: {' '.join(self.words)}"
-
-
-@dataclass(frozen=True, slots=True)
-class Transfer:
-    """A line of the table of pending reductions: operands pending like this leave results pending like that.
-
-    ``P(any)`` stands for any kind, the same in every place.
-    """
-
-    operands: tuple[str, ...]
-    results: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"{', '.join(self.operands)} -> {', '.join(self.results)}"
-
-
-@dataclass(frozen=True, slots=True)
-class RulePattern:
+class RulePattern(Pattern):
     """A rule as written.
 
     >>> str(RulePattern.parse("m k,k n->m n"))
@@ -75,21 +41,11 @@ class RulePattern:
       help  rename 'j' to 'n', or size it as a new factor: rule(..., n=4)
     """
 
-    operands: tuple[Tensor, ...]
-    results: tuple[Tensor, ...]
-    notes: tuple[FactorNote, ...] = ()
-    transfers: tuple[Transfer, ...] = ()
+    __slots__ = ()
 
     @classmethod
     def parse(cls, text: str) -> RulePattern:
-        from .notation import parse_rule
-
         return parse_rule(text)[0]
-
-    def __str__(self) -> str:
-        sides = [_side_text(self.operands), _side_text(self.results)]
-        clauses = [" -> ".join(sides).strip(), *map(str, self.notes), *map(str, self.transfers)]
-        return " ; ".join(clauses)
 
     def bind(
         self,
@@ -98,33 +54,7 @@ class RulePattern:
         sizes: Mapping[str, int] | None = None,
     ) -> OpShardingRule:
         """Give every factor its size, from the shapes of one call."""
-        from .bind import bind
-
-        return bind(self, operand_shapes, result_shapes, sizes or {})
-
-
-@dataclass(frozen=True, slots=True)
-class Factor:
-    """A factor with its size and what may be done with it."""
-
-    name: str
-    size: int
-    whole: bool = False
-    permuted: bool = False
-    blocked: bool = False
-    broadcast: bool = False
-    """Stands for a ``1``: a size-1 dim that other tensors do not have."""
-    form: str | None = None
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        flags = (("whole", self.whole), ("permuted", self.permuted), ("blocked", self.blocked))
-        words = tuple(word for word, on in flags if on)
-        return (*words, f"form({self.form})") if self.form else words
-
-
-Mapped = tuple[tuple[int, ...], ...]
-"""One tensor: the factors of each dim, major to minor, as indices."""
+        return OpShardingRule(*bind(self, operand_shapes, result_shapes, sizes or {}))
 
 
 @dataclass(frozen=True)
@@ -158,10 +88,7 @@ class OpShardingRule:
 
     @classmethod
     def parse(cls, text: str) -> OpShardingRule:
-        from .bind import rule_from_pattern
-        from .notation import parse_rule
-
-        return rule_from_pattern(*parse_rule(text))
+        return cls(*bind_sized(*read_rule(text)))
 
     @classmethod
     def identity(cls, shape: Shape, operands: int = 1) -> OpShardingRule:
@@ -284,11 +211,10 @@ class OpShardingRule:
         return " ; ".join([text, *notes])
 
 
-def _side_text(tensors: Sequence[Tensor]) -> str:
-    def dim_text(dim: Dim) -> str:
-        return dim[0] if len(dim) == 1 else f"({' '.join(dim)})"
-
-    return ", ".join(" ".join(map(dim_text, tensor)) or "()" for tensor in tensors)
+def parse_rule(text: str) -> tuple[RulePattern, dict[str, int]]:
+    """A rule as written: its pattern, and the sizes that a bound rule's text carries."""
+    pattern, sizes = read_rule(text)
+    return RulePattern(pattern.operands, pattern.results, pattern.notes, pattern.transfers), sizes
 
 
 def factor_name(index: int) -> str:

@@ -17,7 +17,9 @@ from ..errors import SpecError
 from .axes import Axes, AxisRef, axes_text, merge_axes
 from .chunks import nested_chunk, padded_size
 from .collective import check_reduction
+from .foreign import read_foreign
 from .mesh import DeviceMesh
+from .notation import Reader, parse_dim, parse_partial, parse_spec, read_tensor
 
 Shape = tuple[int, ...]
 Partial = tuple[tuple[AxisRef, str], ...]
@@ -184,16 +186,36 @@ class ShardingSpec:
 
     @classmethod
     def parse(cls, text: str, mesh: Any) -> ShardingSpec:
-        from .notation import parse_spec
-
-        return parse_spec(text, DeviceMesh.of(mesh))
+        mesh = DeviceMesh.of(mesh)
+        dims, partial, replicated = parse_spec(text, mesh)
+        return cls(mesh, [DimSpec(*words) for words in dims], partial, replicated)
 
     @classmethod
     def of(cls, spec: Any, mesh: Any, rank: int) -> ShardingSpec:
         """Accept whatever says a sharding: ours, text, `P`, JAX's PartitionSpec, PyTorch's placements."""
-        from .interop import read_spec
-
-        return read_spec(spec, DeviceMesh.of(mesh), rank)
+        mesh = DeviceMesh.of(mesh)
+        if isinstance(spec, ShardingSpec):
+            if spec.mesh != mesh:
+                wrong_mesh("the sharding", spec, mesh)
+            found = spec
+        elif spec is None:
+            found = cls.replicate(mesh, rank)
+        elif isinstance(spec, str):
+            found = cls.parse(spec, mesh)
+        elif isinstance(spec, P):
+            found = spec.bind(mesh, rank)
+        elif hasattr(spec, "spec") and hasattr(spec, "mesh"):  # jax.sharding.NamedSharding
+            theirs = DeviceMesh.of(spec.mesh)
+            if theirs != mesh:
+                wrong_mesh("the sharding", cls.replicate(theirs, rank), mesh)
+            return cls.of(spec.spec, mesh, rank)
+        else:
+            dims, partial = read_foreign(spec, mesh, rank)
+            found = P(*dims, partial=partial).bind(mesh, rank)
+        if found.rank != rank:
+            fact = f"a sharding of {found.rank} dims for a tensor of {rank}"
+            raise SpecError(fact, rows=[("spec", str(found))])
+        return found
 
     # -- identity ---------------------------------------------------------------------------------------
 
@@ -358,9 +380,7 @@ def _read_dim(entry: Any, mesh: DeviceMesh) -> DimSpec:
     if isinstance(entry, DimSpec):
         return DimSpec(merge_axes(mesh.axis(axis) for axis in entry.axes), entry.open, entry.priority)
     if isinstance(entry, str):
-        from .notation import parse_dim
-
-        return parse_dim(entry, mesh)
+        return DimSpec(*parse_dim(entry, mesh))
     if isinstance(entry, AxisRef):
         return DimSpec((mesh.axis(entry),))
     if isinstance(entry, Iterable):
@@ -373,9 +393,7 @@ def _read_dim(entry: Any, mesh: DeviceMesh) -> DimSpec:
 
 def _read_partial(partial: Any, mesh: DeviceMesh) -> Partial:
     if isinstance(partial, str):
-        from .notation import parse_partial
-
-        return parse_partial(partial, mesh)
+        return sort_partial(parse_partial(partial, mesh), mesh)
     if isinstance(partial, AxisRef):
         partial = (partial,)
     pairs: list[tuple[AxisRef, str]] = []
@@ -448,3 +466,11 @@ def tensor_text(dtype: str, shape: Sequence[int], spec: ShardingSpec | None = No
         dims.append(f"{size}@{axes_text(axes)}" if axes else str(size))
     text = f"{dtype}[{', '.join(dims)}]"
     return f"{text} // {partial_text(spec.partial)}" if spec is not None and spec.partial else text
+
+
+def parse_tensor(text: str, mesh: DeviceMesh | None = None) -> tuple[str, Shape, ShardingSpec | None]:
+    """The inverse of `tensor_text`: dtype, shape, sharding (None without a mesh)."""
+    reader = Reader(text)
+    dtype, shape, dims, partial = read_tensor(reader, mesh)
+    reader.end()
+    return dtype, shape, None if mesh is None else ShardingSpec(mesh, dims, partial)

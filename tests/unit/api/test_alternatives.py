@@ -7,7 +7,6 @@ import pytest
 
 import shardwright as sw
 from shardwright.api import explain
-from shardwright.api.explain import homes_of
 from shardwright.errors import PlanInfeasible
 from shardwright.proof import check_structure
 from shardwright.solve import alternatives
@@ -37,12 +36,12 @@ PROGRAMS = {
 }
 
 
-def both(problem, value, spec):
+def both(planner, value, spec):
     """The objective from the one set-up, and from scratch; None where there is no plan."""
     found = []
     for solve in (
-        lambda: Alternatives(problem.whole, value).solve(spec, 30.0),
-        lambda: problem.assigned({value: spec}, False, "auto", 30.0),
+        lambda: Alternatives(planner.whole, value).solve(spec, 30.0),
+        lambda: planner.assigned({value: spec}, False, "auto", 30.0),
     ):
         try:
             found.append(solve())
@@ -61,19 +60,19 @@ def test_the_same_as_from_scratch(program, large, rooms, monkeypatch):
     if large:
         monkeypatch.setattr(alternatives, "POLISH", 0)
     fn, args, about = PROGRAMS[program]
-    problem = sw.plan(fn, *args, **about).problem
+    planner = sw.plan(fn, *args, **about).planner
     seen = 0
-    for value in problem.graph.values:
-        for spec in list(explain._offered(problem, problem.whole, value.id))[:: 2 if large else 1]:
-            ours, scratch = both(problem, value.id, spec)
-            if not any(lying.same_layout(spec) for lying in problem.whole.leaves(value.id)):
+    for value in planner.graph.values:
+        for spec in list(explain._offered(planner, planner.whole, value.id))[:: 2 if large else 1]:
+            ours, scratch = both(planner, value.id, spec)
+            if not any(lying.same_layout(spec) for lying in planner.whole.leaves(value.id)):
                 assert ours is None  # for lack of a way that leaves it so: it would have to be brought there
                 continue
             assert (ours is None) == (scratch is None)
             if ours is None:
                 continue
             seen += 1
-            assert homes_of(ours.complete)[value.id].same_layout(spec)
+            assert ours.complete.homes[value.id].same_layout(spec)
             assert ours.cost.objective == ours.objective
             assert ours.lower_bound <= ours.objective
             if spec.partial:  # outputs need not be finished where they were left, and there are more ways to go
@@ -83,15 +82,15 @@ def test_the_same_as_from_scratch(program, large, rooms, monkeypatch):
             else:
                 assert ours.objective == scratch.objective
     assert seen > 10
-    check_structure(problem.candidate("other", ours.complete).program)
+    check_structure(planner.priced(ours.complete, "other").program)
 
 
 def test_a_value_asked_about_twice():
     """Nothing of one sharding is left when the next is looked at."""
     fn, args, about = PROGRAMS["block"]
-    problem = sw.plan(fn, *args, **about).problem
-    others = Alternatives(problem.whole, problem.graph.by_name["x"])
-    specs = list(explain._offered(problem, problem.whole, others.value))
+    planner = sw.plan(fn, *args, **about).planner
+    others = Alternatives(planner.whole, planner.graph.by_name["x"])
+    specs = list(explain._offered(planner, planner.whole, others.value))
     first = [others.solve(spec, 30.0).objective for spec in specs]
     assert [others.solve(spec, 30.0).objective for spec in reversed(specs)] == first[::-1]
     assert len(set(first)) > 1
@@ -99,9 +98,9 @@ def test_a_value_asked_about_twice():
 
 def test_what_no_way_leaves():
     fn, args, about = PROGRAMS["mlp"]
-    problem = sw.plan(fn, *args, **about).problem
-    others = Alternatives(problem.whole, problem.graph.by_name["5"])
-    assert others.solve(sw.ShardingSpec.parse("[tp+dp, _]", problem.mesh), 30.0) is None
+    planner = sw.plan(fn, *args, **about).planner
+    others = Alternatives(planner.whole, planner.graph.by_name["5"])
+    assert others.solve(sw.ShardingSpec.parse("[tp+dp, _]", planner.mesh), 30.0) is None
 
 
 def test_explaining_does_not_plan_anew(monkeypatch):
@@ -109,8 +108,8 @@ def test_explaining_does_not_plan_anew(monkeypatch):
     fn, args, about = PROGRAMS["block"]
     made = sw.plan(fn, *args, **about)
     before = {name: made.explain(name) for name in ("x", "wq")}
-    monkeypatch.setattr(type(made.problem), "assigned", None)
-    monkeypatch.setattr("shardwright.api.problem.assigner_of", None)
+    monkeypatch.setattr(type(made.planner), "assigned", None)
+    monkeypatch.setattr("shardwright.solve.planner.assigner_of", None)
     assert {name: made.explain(name) for name in ("x", "wq")} == before
 
 

@@ -85,8 +85,8 @@ def test_wrong_things_given_to_a_plan():
     for wrong_thing, words in (
         (lambda: made.explain(3), 'write explain("3")'),
         (lambda: made.diff(3), "cannot be compared with a int"),
-        (lambda: sw.load_plan(3, fn, *ARGS), "takes a plan's JSON as text, not a int"),
-        (lambda: sw.load_plan("plan.json", fn, *ARGS), "read_text()"),
+        (lambda: sw.load_plan(3, fn, *ARGS), "takes a plan's JSON as text or a file, not a int"),
+        (lambda: sw.load_plan("no-plan.json", fn, *ARGS), "no plan can be read from 'no-plan.json'"),
         (lambda: sw.compare(fn, *ARGS, mesh="d=4", plans=[3]), "takes what sw.plan returned, not a int"),
         (lambda: sw.compare(fn, *ARGS, mesh="d=4", recipe="dp"), "compare shows all recipes"),
     ):

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import shardwright as sw
-from shardwright.api.constraints import splits
-from shardwright.api.problem import Problem
+from shardwright.api.planning import Learning, planner_of
 from shardwright.errors import MeshError, PlanInfeasible, SpecError
+from shardwright.frontends.base import capture_source
+from shardwright.plans.requests import requests_of, splits
 from shardwright.proof import check_identity, check_structure
 from shardwright.solve.recipes import RECIPES
 
@@ -59,6 +60,11 @@ def gathered(made):
     """Bytes that each all_gather of the Program leaves on a device."""
     program = made.program
     return [program.values[i.results[0]].padded_bytes for i in program.instrs if i.op == "all_gather"]
+
+
+def planner(fn, args, mesh, constraints):
+    source = capture_source(fn, tuple(args), {})
+    return planner_of(source, sw.DeviceMesh(mesh), requests_of(constraints), "h100", Learning())
 
 
 def home(made, name):
@@ -181,8 +187,8 @@ def test_copies_count_not_only_where_a_value_lies():
     assert split_over(free, "x", "tp")
     made = sw.plan(mlp, *large, mesh=MESH, constraints=[{"x": "[_, _]"}, sw.forbid("x", "tp")])
     assert split_over(made, "x", "tp") == []
-    asked = Problem.of(mlp, tuple(large), {}, MESH, constraints=[{"x": "[_, _]"}, sw.forbid("x", "tp")])
-    assert [str(word) for word in asked.candidate("other", free.complete).broken] == ['forbid("x", "tp")']
+    asked = planner(mlp, large, MESH, [{"x": "[_, _]"}, sw.forbid("x", "tp")])
+    assert [str(request) for request in asked.broken(free.data)] == ['forbid("x", "tp")']
 
 
 def test_pins_elsewhere_do_not_bring_a_forbidden_axis_in():
@@ -241,13 +247,13 @@ def test_no_gather_leaves_more_than_the_cap():
 
 def test_a_recipe_that_breaks_a_constraint_is_not_taken():
     fn, args = PROGRAMS["mlp"]
-    problem = Problem.of(fn, tuple(args), {}, "d=8", constraints=[sw.forbid("x", "d"), sw.cap_gather(0)])
-    free = Problem.of(fn, tuple(args), {}, "d=8")
-    made = {name: problem.by_recipe(name) for name in RECIPES}
-    assert 'forbid("x", "d")' in map(str, made["dp"].broken)
-    assert free.by_recipe("dp").broken == ()
-    assert made["replicated"].broken == ()
-    assert not problem.solved().best.broken
+    bound = planner(fn, args, "d=8", [sw.forbid("x", "d"), sw.cap_gather(0)])
+    free = planner(fn, args, "d=8", None)
+    made = {name: bound.by_recipe(name) for name in RECIPES}
+    assert 'forbid("x", "d")' in map(str, bound.broken(made["dp"]))
+    assert free.broken(free.by_recipe("dp")) == []
+    assert bound.broken(made["replicated"]) == []
+    assert bound.broken(bound.best()) == []
     with pytest.raises(PlanInfeasible, match="recipe 'dp' does not keep"):
         sw.plan(fn, *args, mesh="d=8", recipe="dp", constraints=sw.forbid("x", "d"))
 

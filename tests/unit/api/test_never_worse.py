@@ -15,8 +15,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import shardwright as sw  # noqa: E402
+import shardwright.frontends.torch.captured as capturing  # noqa: E402
 import torch_zoo as zoo  # noqa: E402
-from shardwright.api import torch_plans  # noqa: E402
 from shardwright.errors import ShardwrightError  # noqa: E402
 from shardwright.solve.recipes import DISTINCT, RECIPES  # noqa: E402
 
@@ -44,7 +44,7 @@ LIMITS = [
 @pytest.fixture(autouse=True, scope="module")
 def captured_once() -> Iterator[None]:
     """Every plan of a model is made from one capture of it."""
-    real, known = torch_plans.capture_step, dict[int, Any]()
+    real, known = capturing.capture_step, dict[int, Any]()
 
     def once(model: Any, *args: Any, **kwargs: Any) -> Any:
         if id(model) not in known:
@@ -52,7 +52,7 @@ def captured_once() -> Iterator[None]:
         return known[id(model)]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch_plans, "capture_step", once)
+        patch.setattr(capturing, "capture_step", once)
         yield
 
 

@@ -15,12 +15,13 @@ torch = pytest.importorskip("torch")
 import shardwright as sw  # noqa: E402
 import shardwright.torch as swt  # noqa: E402
 import torch_zoo as zoo  # noqa: E402
+from by_hand import Lowered, Said, compile_graph  # noqa: E402
 from shardwright import DeviceMesh, Graph, GraphBuilder  # noqa: E402
-from shardwright.api.compile import Lowered, Said, compile_graph  # noqa: E402
-from shardwright.api.torch_programs import engine_for, whole  # noqa: E402
 from shardwright.cost import memory_profile  # noqa: E402
 from shardwright.errors import PlanInfeasible, SpecError  # noqa: E402
+from shardwright.frontends.torch import TORCH  # noqa: E402
 from shardwright.proof import check_identity, check_structure  # noqa: E402
+from shardwright.run import VirtualEngine  # noqa: E402
 from shardwright.solve.recipes import RECIPES, recipe_layout, recipe_specs  # noqa: E402
 from shardwright.solve.recipes.parts import Parts  # noqa: E402
 
@@ -94,10 +95,11 @@ def test_numbers_are_those_of_eager_pytorch(name: str, recipe: str) -> None:
     loss = eager(**batch)
     loss.backward()
     optimizer.step()
-    engine = engine_for(mesh, "virtual")
+    engine = VirtualEngine.of(mesh, TORCH)
     given = [engine.scatter(x.detach(), spec) for x, spec in zip(captured.inputs(**batch), made.complete.inputs)]
     outputs, _ = engine.compile(made.program).run(given)
-    results = list(whole(made.program, outputs, engine))
+    ends = [made.program.values[value] for value in made.program.outputs]
+    results = [engine.assemble(held, local.spec, local.type.shape) for held, local in zip(outputs, ends)]
     renewed = {made.graph.values[made.graph.inputs[i]].name: results[output] for i, output in made.graph.updates}
     torch.testing.assert_close(results[0], loss.detach())
     for key, parameter in eager.named_parameters():

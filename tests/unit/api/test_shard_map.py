@@ -236,7 +236,7 @@ def test_an_op_without_a_rule_runs_replicated_and_says_so() -> None:
 
 
 def cost_of(mapped: Any, *args: Any) -> int:
-    lowered = mapped.lowered(*args)
+    lowered = mapped.plan(*args)
     return program_cost(lowered.program, hardware_of("virtual"), lowered.graph).objective
 
 
@@ -275,12 +275,12 @@ def test_the_hardware_decides() -> None:
 def test_automatic_sharding_keeps_the_users_word() -> None:
     x, w = normal(16, 32), normal(32, 8)
     mapped = sw.shard_map(np.matmul, MESH, in_specs=(P(None, "tp"), None), out_specs=P("dp", None), auto_sharding=True)
-    lowered = mapped.lowered(x, w)
+    lowered = mapped.plan(x, w)
     assert str(lowered.complete.inputs[0]) == "[_, tp]"
     assert str(lowered.complete.outputs[0]) == "[dp, _]"
     np.testing.assert_allclose(mapped(x, w), x @ w)
     opened = sw.shard_map(np.matmul, MESH, in_specs=("[?, tp+?]", None), auto_sharding=True)
-    assert str(opened.lowered(x, w).complete.inputs[0]).endswith("tp]")
+    assert str(opened.plan(x, w).complete.inputs[0]).endswith("tp]")
 
 
 def test_a_module_is_sharded_automatically(capsys: pytest.CaptureFixture[str]) -> None:
@@ -293,4 +293,4 @@ def test_a_module_is_sharded_automatically(capsys: pytest.CaptureFixture[str]) -
     printed = capsys.readouterr().out
     assert "[Solver] Analyzing Node" in printed
     assert "WARNING" not in printed
-    assert any(not spec.is_replicated for spec in mapped.lowered(x).complete.inputs)
+    assert any(not spec.is_replicated for spec in mapped.plan(x).complete.inputs)

@@ -33,7 +33,7 @@ def sharded(case, **about):
     known = {name for name, _ in model.named_parameters()} | set(batch)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-3)
     step = swt.shard_step(model, mesh=MESH, optimizer=optimizer, specs=specs, **about, **batch)
-    assert known <= set(step.captured.names)
+    assert known <= set(step.source.names)
     return model, batch, step
 
 
@@ -64,14 +64,14 @@ def test_is_proven(case):
     """Exactly, at these small shapes; and a program without one of its collectives is not."""
     _, _, step = sharded(case)
     program = check_structure(step.program)
-    check_identity(step.lowered.graph, program)
+    check_identity(step.plan.graph, program)
     reductions = [n for n, instr in enumerate(program.instrs) if instr.op == "all_reduce"]
     at = max(reductions, key=lambda n: program.instrs[n].bytes)  # a small one may reduce zeros
     instr = program.instrs[at]
     kept = replace(instr, op="core.constraint", axes=(), bytes=0, attrs=())
     broken = replace(program, instrs=(*program.instrs[:at], kept, *program.instrs[at + 1 :]))
     with pytest.raises(VerifyError):
-        check_identity(step.lowered.graph, broken, rounds=1)
+        check_identity(step.plan.graph, broken, rounds=1)
 
 
 def test_no_op_of_these_models_lacks_a_rule():
@@ -119,7 +119,7 @@ def test_gradients_and_constraints():
 
 def test_errors():
     model, x = zoo.MLP(), torch.randn(6, 6)
-    with pytest.raises(sw.SpecError, match=r"(?s)no input is called so.*did you mean 'up\.weight'"):
+    with pytest.raises(sw.SpecError, match=r"(?s)nothing is called so.*did you mean 'up\.weight'"):
         swt.shard_step(model, x, mesh=MESH, loss=torch.sum, specs={"up.weigth": "[tp, _]"})
     with pytest.raises(sw.SpecError, match=r"up\.weight"):
         swt.shard_step(model, x, mesh=MESH, loss=torch.sum, specs={"up.weight": "[tp]"})

@@ -7,7 +7,7 @@ import pytest
 
 import shardwright as sw
 from shardwright.errors import GraphError
-from shardwright.plans import Plan, Wish
+from shardwright.plans import Request
 
 
 def two_layers(x: np.ndarray, w: np.ndarray, v: np.ndarray) -> np.ndarray:
@@ -34,10 +34,9 @@ def test_planned_and_run(mesh: str) -> None:
 def test_it_is_said_in_the_plan() -> None:
     args = arrays((31, 17), (17, 13), (13, 7))
     made = sw.plan(two_layers, *args, mesh="d=4", uneven=True)
-    assert str(made.plan.asked[-1]) == "uneven=True"
-    assert Plan.from_json(made.to_json()).asked == made.plan.asked
+    assert str(made.data.asked.written[-1]) == "uneven=True"
     with pytest.raises(GraphError, match="uneven of a plan says"):
-        Wish("uneven", "no")
+        Request("uneven", "no")
 
 
 def test_what_divides_is_split_evenly_all_the_same() -> None:

@@ -13,12 +13,12 @@ pytest.importorskip("torch")
 pytest.importorskip("expecttest", reason="the samples are OpInfo's")
 
 import torch
-from shardwright.discover.audit.operators.cases import case_of, difference, examine, simplified
-from shardwright.discover.audit.operators.operators import Audit, audit_all, audit_operator
-from shardwright.discover.audit.operators.report import render_markdown
-from shardwright.discover.audit.operators.samples import calls_of, cubes, value_groups, varied
-from shardwright.discover.audit.operators.scripts import script, script_name
 
+from shardwright.discover.audit.cases import case_of, difference, examine, simplified
+from shardwright.discover.audit.operators import Audit, audit_all, audit_operator
+from shardwright.discover.audit.report import render_markdown
+from shardwright.discover.audit.samples import calls_of, cubes, value_groups, varied
+from shardwright.discover.audit.scripts import script, script_name
 from shardwright.discover.operator import Sample, Slot
 from shardwright.discover.placement import P, S
 from shardwright.discover.torch.ops import torch_operator
@@ -119,7 +119,7 @@ def test_a_script_of_a_right_call_ends_well(tmp_path):
     case = case_of(torch_operator("aten.sum.dim_IntList"), sample, (S(1),), 3)
     given, fault, doubt = examine(case)
     assert (fault, doubt, given.placements) == (None, "", ("P(sum)",))
-    from shardwright.discover.audit.operators.cases import Fault
+    from shardwright.discover.audit.cases import Fault
 
     path = tmp_path / "right.py"
     path.write_text(script(Fault(case, "nothing", False, given), "sum"))

@@ -7,12 +7,15 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("expecttest")
 
-from shardwright.discover.book.numpy.page import page  # noqa: E402
-from shardwright.discover.book.numpy.torch import compare_calls, functional_overloads, made_ops, written_ops  # noqa: E402
-from shardwright.discover.book.numpy.torch_calls import AtenCall, call_of, calls_in  # noqa: E402
-from shardwright.discover.book.numpy.torch_mesh import Split  # noqa: E402
-from shardwright.discover.book.numpy.torch_more import written_calls  # noqa: E402
-
+from shardwright.discover.book.page import page  # noqa: E402
+from shardwright.discover.book.torch import compare_calls, functional_overloads, made_ops, written_ops  # noqa: E402
+from shardwright.discover.book.torch_calls import (  # noqa: E402
+    AtenCall,
+    call_of,
+    calls_in,
+    written_calls,
+)
+from shardwright.discover.book.torch_mesh import Split  # noqa: E402
 from shardwright.errors import DiscoverError  # noqa: E402
 from shardwright.frontends.torch import capture  # noqa: E402
 from shardwright.rules.registry import forget, lookup, rule  # noqa: E402

@@ -9,10 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from shardwright.discover.encode import split
-from shardwright.discover.operator import Sample, Slot
-from shardwright.discover.placement import P, R, S, placements
-from shardwright.discover.torch.dtensor import (
+from shardwright.discover.audit.dtensor import (
     Foreign,
     answers_in_full,
     claim,
@@ -22,6 +19,9 @@ from shardwright.discover.torch.dtensor import (
     run_dispatched,
     same_cache_key,
 )
+from shardwright.discover.encode import split
+from shardwright.discover.operator import Sample, Slot
+from shardwright.discover.placement import P, R, S, placements
 
 RNG = np.random.default_rng(0)
 INF = float("inf")

@@ -14,11 +14,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from shardwright.discover.emit.strategy.source import code_of, emitted_rules, literal, normal_dims
-from shardwright.discover.emit.strategy.strategy import emit_strategy
-from shardwright.discover.emit.strategy.tests import emit_tests
-
 import discover_statements as made
+from shardwright.discover.emit.source import code_of, emitted_rules, literal, normal_dims
+from shardwright.discover.emit.strategy import emit_strategy
+from shardwright.discover.emit.tests import emit_tests
 from shardwright.discover.operator import Operator, Sample, Slot
 from shardwright.discover.placement import R
 from shardwright.discover.statement import Rule, Statement

@@ -15,9 +15,9 @@ pytest.importorskip("expecttest")
 
 import yaml  # noqa: E402
 from click.testing import CliRunner  # noqa: E402
-from shardwright.cli.group.group import main  # noqa: E402
-from shardwright.discover.book.numpy.numpy import compare_op  # noqa: E402
 
+from shardwright.cli.group import main  # noqa: E402
+from shardwright.discover.book.numpy import compare_op  # noqa: E402
 from shardwright.discover.everything import discover_all, file_of, summary  # noqa: E402
 from shardwright.discover.isolate import isolated, run_isolated  # noqa: E402
 from shardwright.rules import rule  # noqa: E402

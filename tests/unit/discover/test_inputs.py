@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from shardwright.discover.inputs.registry.adversarial import conformed, legal, redraw, shuffled
-from shardwright.discover.inputs.registry.registry import (
+
+from shardwright.discover.inputs import registry as inputs
+from shardwright.discover.inputs.adversarial import conformed, legal, redraw, shuffled
+from shardwright.discover.inputs.registry import (
     generator_named,
     generators_for,
     make_arange,
@@ -17,8 +19,6 @@ from shardwright.discover.inputs.registry.registry import (
     standard_generators,
     unregister_generator,
 )
-
-from shardwright.discover.inputs.registry import registry as inputs
 from shardwright.discover.operator import Argument, NumpyLibrary, Operator, Sample, Slot
 from shardwright.errors import DiscoverError
 

@@ -6,9 +6,9 @@ import itertools
 
 import numpy as np
 import pytest
-from shardwright.discover.emit.strategy.expression import value_of
 
 from shardwright.discover.analyse import factor_line
+from shardwright.discover.emit.expression import value_of
 from shardwright.discover.learn import state
 from shardwright.discover.operator import Argument, NumpyLibrary, Operator, Sample, Slot
 from shardwright.discover.oracle import check

@@ -13,7 +13,8 @@ import pytest
 from shardwright.errors import TraceError, UnknownOpError
 from shardwright.frontends.numpy import evaluate, numpy_dtype, prepare, trace
 from shardwright.frontends.numpy.kernels import KERNELS
-from shardwright.ir.graph import ITEM_BYTES, TensorType
+from shardwright.ir.graph import TensorType
+from shardwright.ir.nodes import ITEM_BYTES
 from shardwright.rules import records
 
 Case = Callable[..., Any]

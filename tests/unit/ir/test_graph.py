@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from shardwright.errors import GraphError
-from shardwright.ir.graph import Graph, GraphBuilder, Node, Source, TensorType, Value, freeze_attr
+from shardwright.ir.graph import Graph, GraphBuilder, Node, Source, TensorType, Value
+from shardwright.ir.nodes import freeze_attr
 from shardwright.ir.verify import _are_sound, _nodes, verify
 
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from shardwright.errors import PlanInfeasible
-from shardwright.optimize import SOLVERS, NumericError, NumericProblem, Progress, solve
-from shardwright.optimize import presolve as reduce
+from shardwright.optimize import Accepts, NumericError, NumericProblem, Progress, Search, reduce, solve, solver_names
 from shardwright.optimize.elimination import TooWide, order
 from shardwright.optimize.elimination import solve as eliminate
 from shardwright.optimize.presolve import thin
 from shardwright.optimize.repair import repair
-from shardwright.optimize.solvers import part_solver
+from shardwright.optimize.solvers import listing
+from shardwright.optimize.solvers.regions import part_solver
 
 
 def grid(side: int, states: int, seed: int, memory: float | None = None) -> NumericProblem:
@@ -72,7 +75,7 @@ def test_layers_fold_and_solve() -> None:
 
 def test_a_node_that_fits_nowhere_is_infeasible() -> None:
     problem = NumericProblem.build([[0, 0]], (), [(0, 0, 1, [5, 6])], [4])
-    for solver in SOLVERS:
+    for solver in solver_names():
         with pytest.raises(PlanInfeasible, match="even the least usages exceed the limit by 1"):
             solve(problem, solver)
 
@@ -184,6 +187,38 @@ def test_a_single_byte_too_much_is_too_much() -> None:
 def test_unknown_solvers_are_named(solver: str, fact: str) -> None:
     with pytest.raises(NumericError, match=fact):
         solve(grid(2, 2, 0), solver)
+
+
+def _least(problem: NumericProblem, search: Search) -> bool:
+    search.offer([int(row.argmin()) for row in problem.costs])
+    return True
+
+
+def test_solvers_of_other_packages(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """By entry point; one that cannot be loaded is passed over, and nobody takes the name of one of ours."""
+
+    def broken() -> None:
+        raise ImportError("no such thing")
+
+    def point(load: Callable[[], Any]) -> Any:
+        return SimpleNamespace(value="theirs", load=load)
+
+    theirs = SimpleNamespace(NAME="least", ACCEPTS=Accepts(), solve=_least)
+    taken = SimpleNamespace(NAME="ilp", ACCEPTS=Accepts(), solve=_least)
+    lacking = SimpleNamespace(NAME="lacking", ACCEPTS=Accepts(library="no_such_library"), solve=_least)
+    points = [point(broken), *(point(lambda one=one: one) for one in (theirs, taken, lacking))]
+    with monkeypatch.context() as patch:
+        patch.setattr(listing, "entry_points", lambda group: points if group == "shardwright.solvers" else [])
+        assert {"least", "lacking", "ilp"} <= set(solver_names())
+        assert "theirs could not be loaded: no such thing" in caplog.text
+        problem = grid(4, 3, 2)
+        solution = solve(problem, "least")
+        assert (solution.solver, solution.cost) == ("least", problem.evaluate(solution.choice).cost)
+        assert solution.lower_bound <= solve(problem, "ilp").cost <= solution.cost
+        assert solve(problem, "ilp").optimal
+        with pytest.raises(NumericError, match=r"(?s)'lacking' needs no_such_library.*pip install no_such_library"):
+            solve(problem, "lacking")
+    assert "least" not in solver_names()
 
 
 def test_no_time_is_refused() -> None:

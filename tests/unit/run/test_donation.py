@@ -13,8 +13,8 @@ import torch
 
 import shardwright.torch as swt
 import torch_zoo as zoo
+from by_hand import Said, compile_graph
 from shardwright import DeviceMesh, Graph, ShardingSpec, ShardwrightError
-from shardwright.api.compile import Said, compile_graph
 from shardwright.cost.profile import HELD, METERED, RESIDENT, MemoryRules, alive_at, program_memory
 from shardwright.errors import GraphError
 from shardwright.frontends.numpy import prepare as numpy_prepare
@@ -24,7 +24,7 @@ from shardwright.ir.program import Instr, Local, Program
 from shardwright.run import VirtualEngine
 from shardwright.run import scatter as numpy_scatter
 from shardwright.run.torch import TorchArrays, TorchEngine, emit
-from shardwright.run.torch.emit import IN_FLIGHT
+from shardwright.run.torch.emission import IN_FLIGHT
 from shardwright.run.torch.held import Held
 from shardwright.run.torch.private import OperatorMode
 
@@ -73,7 +73,7 @@ def test_a_step_takes_what_is_predicted(case: str) -> None:
         step(**batch)
         assert step.executed is not None
         assert step.executed.peak_bytes == program_memory(step.program, RESIDENT)
-    kept = [step.engine.scatter(x.detach(), spec) for x, spec in zip(batch.values(), step.lowered.complete.inputs)]
+    kept = [step.engine.scatter(x.detach(), spec) for x, spec in zip(batch.values(), step.plan.complete.inputs)]
     _, executed = step.compiled.run([*kept, *step.state])
     assert executed.peak_bytes == program_memory(step.program, HELD)
 

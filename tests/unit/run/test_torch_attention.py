@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from shardwright.api.compile import Said, compile_graph
+from by_hand import Said, compile_graph
 from shardwright.frontends.torch import capture_step, run_graph
 from shardwright.ir.graph import TensorType
 from shardwright.run.torch import emit

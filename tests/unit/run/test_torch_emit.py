@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwright.api.compile import Said, compile_graph
+from by_hand import Said, compile_graph
 from shardwright.errors import SpecError
 from shardwright.frontends.torch import capture, prepare, torch_dtype
 from shardwright.ir.graph import TensorType
@@ -21,7 +21,7 @@ from shardwright.lower.lowering import LOCAL_STEPS
 from shardwright.run import VirtualEngine
 from shardwright.run.torch import NamedGroups, TorchArrays, assemble, emit, scatter
 from shardwright.spec.mesh import DeviceMesh
-from shardwright.spec.resharding.steps import reshard
+from shardwright.spec.resharding.cheapest import reshard
 from shardwright.spec.sharding import ShardingSpec
 
 torch.set_num_threads(1)

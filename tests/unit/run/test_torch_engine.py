@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from shardwright.api.compile import Said, compile_graph
+from by_hand import Said, compile_graph
 from shardwright.errors import GraphError, MeshError, SpecError
 from shardwright.frontends.torch import capture, prepare
 from shardwright.run import Engine, VirtualEngine

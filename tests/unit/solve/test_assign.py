@@ -19,13 +19,14 @@ from shardwright.optimize import NumericProblem, solve
 from shardwright.optimize.bucket import eliminate
 from shardwright.optimize.compact import compact
 from shardwright.optimize.problem import Ints
+from shardwright.plans import Asked, Request
 from shardwright.proof import check_structure
+from shardwright.solve.exact import best_plan
 from shardwright.solve.model import FINE, Assigner
-from shardwright.solve.planner import Asked, best_plan
 from shardwright.solve.price import price
 from shardwright.solve.repeated.layers import find_layers
 from shardwright.solve.repeated.stack import Stack
-from shardwright.solve.simple.strategies import Space
+from shardwright.solve.strategies import Space
 from shardwright.spec.resharding.single_steps import one_step
 from small_graphs import random_graph, stack
 
@@ -239,7 +240,7 @@ def test_uneven_when_told(mesh: str) -> None:
         graph = random_graph(seed, 6, (769, 1531, 3077))
         even = best_plan(graph, DeviceMesh(mesh), H100)
         assert not any(dim.axes for spec in even.complete.inputs for dim in spec.dims)
-        uneven = best_plan(graph, DeviceMesh(mesh), H100, Asked({}, {}, uneven=True))
+        uneven = best_plan(graph, DeviceMesh(mesh), H100, Asked(graph, (Request("uneven", "yes"),)))
         program = lower(uneven.complete)
         check_structure(program)
         assert program_cost(program, H100, graph).objective == uneven.objective, (mesh, seed)
@@ -318,7 +319,7 @@ def test_layers_that_differ_are_not_folded() -> None:
     pinned = {inside: ShardingSpec(mesh, [None, "d"])}
     assert find_layers(graph, {}) is not None
     assert find_layers(graph, pinned) is None
-    free, said = best_plan(graph, mesh, H100), best_plan(graph, mesh, H100, Asked(pinned, {}))
+    free, said = best_plan(graph, mesh, H100), best_plan(graph, mesh, H100, Asked.fixing(graph, pinned))
     assert said.objective >= free.objective
     assert said.complete.decisions[graph.node_of(inside) or 0].homes[0].same_layout(pinned[inside])
     b = GraphBuilder("skips")

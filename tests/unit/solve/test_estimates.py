@@ -7,15 +7,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from shardwright.solve.simple.solver.ahead import Ahead
-from shardwright.solve.simple.solver.strategies import strategies
-from shardwright.solve.simple.solver.trial import Plan, Trial
-from shardwright.solve.simple.solver.walk import Walker
 
 from shardwright import DeviceMesh, Graph, Program
 from shardwright.cost import H100, program_cost, program_memory
 from shardwright.lower import lower
 from shardwright.solve import Problem
+from shardwright.solve.simple.ahead import Ahead
+from shardwright.solve.simple.strategies import strategies
+from shardwright.solve.simple.trial import Plan, Trial
+from shardwright.solve.simple.walk import Walker
 
 MESH = DeviceMesh("dp=2, tp=4")
 Build = Callable[..., Graph]

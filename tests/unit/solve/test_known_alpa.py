@@ -23,8 +23,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import shardwright as sw  # noqa: E402
+from by_hand import Said, compile_graph  # noqa: E402
 from shardwright import DeviceMesh, Graph, Program, ShardingSpec  # noqa: E402
-from shardwright.api.compile import Said, compile_graph  # noqa: E402
 from shardwright.cost import alpha_beta, communication_cost  # noqa: E402
 from shardwright.cost.combine import combined, combined_groups  # noqa: E402
 

@@ -8,9 +8,6 @@ from itertools import product
 from math import prod
 
 import pytest
-from shardwright.solve.simple.solver.strategies import strategies
-from shardwright.solve.simple.solver.trial import Trial
-from shardwright.solve.simple.solver.walk import Walker
 
 from shardwright import DeviceMesh, Graph, Program, ShardingSpec
 from shardwright.cost import H100, Link
@@ -18,6 +15,9 @@ from shardwright.lower import lower
 from shardwright.propagation import rule_of
 from shardwright.propagation.complete import complete
 from shardwright.solve import Problem, Solution, solve
+from shardwright.solve.simple.strategies import strategies
+from shardwright.solve.simple.trial import Trial
+from shardwright.solve.simple.walk import Walker
 
 MESH = DeviceMesh("dp=2, tp=4")
 Build = Callable[..., Graph]

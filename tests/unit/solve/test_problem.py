@@ -11,7 +11,7 @@ from shardwright.cost import H100, Link
 from shardwright.cost.comm import steps_cost
 from shardwright.propagation import rule_of
 from shardwright.solve import Problem
-from shardwright.spec.resharding.steps import reshard
+from shardwright.spec.resharding.cheapest import reshard
 
 MESH = DeviceMesh("dp=2, tp=4")
 Build = Callable[..., Graph]

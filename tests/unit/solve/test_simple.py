@@ -15,7 +15,7 @@ from shardwright.lower import lower
 from shardwright.propagation import rule_of, run_hierarchical_propagation_pass
 from shardwright.propagation.complete import complete
 from shardwright.solve import PlanInfeasible, SimpleSolver, Solution, solve
-from shardwright.solve.simple.solver import solver as simple_module
+from shardwright.solve.simple import solver as simple_module
 
 MESH = DeviceMesh("dp=2, tp=4")
 Build = Callable[..., Graph]

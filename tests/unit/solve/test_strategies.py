@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from shardwright.solve.simple.solver.strategies import MOST, describe, strategies
 
 from shardwright import DeviceMesh, FactorSharding, Graph, OpShardingRule
 from shardwright.cost import H100, compute_cost
 from shardwright.solve import PlanInfeasible, Problem
+from shardwright.solve.simple.strategies import MOST, describe, strategies
 
 MESH = DeviceMesh("dp=2, tp=4")
 RULE = OpShardingRule.parse("m k, k n -> m n | m=64 k=64 n=64")

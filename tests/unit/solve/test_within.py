@@ -13,15 +13,16 @@ from shardwright.cost.overlap import graph_roles
 from shardwright.cost.profile import RESIDENT, program_memory
 from shardwright.errors import PlanInfeasible
 from shardwright.lower import lower
+from shardwright.plans import Asked
 from shardwright.proof import check_structure
 from shardwright.propagation.complete import Complete
+from shardwright.solve.exact import best_plan
 from shardwright.solve.memory.mixed import mix, parts, taking
 from shardwright.solve.memory.multipliers import SCALE
 from shardwright.solve.memory.one_copy import Flat, Frame
 from shardwright.solve.memory.one_copy_choices import flat_of
 from shardwright.solve.memory.search import Within
 from shardwright.solve.model import Assigner
-from shardwright.solve.planner import Asked, best_plan
 from shardwright.spec.sharding import ShardingSpec
 from small_graphs import random_graph, stack
 
@@ -104,7 +105,7 @@ def test_no_plan_that_fits_is_cheaper(seed: int, part: int) -> None:
     graph, mesh = random_graph(seed, 2 + seed % 2), DeviceMesh("d=2")
     free, memory = limited(graph, mesh, part)
     try:
-        found = best_plan(graph, mesh, H100, Asked({}, {}, memory=memory), measure=measure)
+        found = best_plan(graph, mesh, H100, Asked.fixing(graph, memory=memory), measure=measure)
     except PlanInfeasible:
         assert AllFlat(Assigner(graph, mesh, H100)).cheaper_than(1 << 60, memory) is None
         return
@@ -124,7 +125,7 @@ def test_small_graphs_are_proven(mesh: str, nodes: int) -> None:
         graph, on = random_graph(seed, 2 + seed % nodes), DeviceMesh(mesh)
         free, memory = limited(graph, on, 90)
         try:
-            made = best_plan(graph, on, H100, Asked({}, {}, memory=memory), measure=measure)
+            made = best_plan(graph, on, H100, Asked.fixing(graph, memory=memory), measure=measure)
         except PlanInfeasible:
             continue
         assert measure(made.complete) <= memory
@@ -143,13 +144,13 @@ def test_a_stack_within_less_and_less(mesh: str, layers: int) -> None:
     free = best_plan(graph, on, H100)
     most, bounds = measure(free.complete), [free.lower_bound]
     for part in (9, 7):
-        found = best_plan(graph, on, H100, Asked({}, {}, memory=most * part // 10), measure=measure)
+        found = best_plan(graph, on, H100, Asked.fixing(graph, memory=most * part // 10), measure=measure)
         assert measure(found.complete) <= most * part // 10
         assert program_cost(lower(found.complete), H100, graph).objective == found.objective
         bounds.append(found.lower_bound)
         assert found.objective >= max(bounds)
     with pytest.raises(PlanInfeasible):
-        best_plan(graph, on, H100, Asked({}, {}, memory=most // 100), measure=measure)
+        best_plan(graph, on, H100, Asked.fixing(graph, memory=most // 100), measure=measure)
 
 
 def test_plans_are_mixed_part_by_part() -> None:

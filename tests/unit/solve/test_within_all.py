@@ -11,11 +11,12 @@ from shardwright.cost import hardware_of, program_cost
 from shardwright.cost.overlap import graph_roles
 from shardwright.cost.profile import RESIDENT, program_memory
 from shardwright.lower import lower
+from shardwright.plans import Asked
 from shardwright.propagation.complete import Complete
+from shardwright.solve.exact import best_plan
 from shardwright.solve.memory.one_copy import Flat, Frame
 from shardwright.solve.memory.search import Within
 from shardwright.solve.model import Assigner, Assignment
-from shardwright.solve.planner import Asked, best_plan
 from small_graphs import random_graph
 
 H100 = hardware_of("h100")
@@ -146,7 +147,7 @@ def limited(seed: int, mesh: DeviceMesh) -> tuple[Graph, int] | None:
 
 
 def within(graph: Graph, mesh: DeviceMesh, memory: int, solver: str = "auto") -> Assignment:
-    return best_plan(graph, mesh, H100, Asked({}, {}, memory=memory), solver=solver, measure=measure)
+    return best_plan(graph, mesh, H100, Asked.fixing(graph, memory=memory), solver=solver, measure=measure)
 
 
 @pytest.mark.parametrize("mesh", MESHES)

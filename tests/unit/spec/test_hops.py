@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from shardwright import DeviceMesh, ShardingSpec
+from shardwright.spec.resharding.cheapest import reshard, reshard_table
 from shardwright.spec.resharding.single_steps import Hops, one_step, steps_to
-from shardwright.spec.resharding.steps import bytes_cost, reshard, reshard_table
+from shardwright.spec.resharding.steps import bytes_cost
 
 
 def all_specs(mesh: DeviceMesh, rank: int, pending: bool = True) -> list[ShardingSpec]:

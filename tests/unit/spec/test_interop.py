@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shardwright.errors import SpecError
-from shardwright.spec.interop import from_placements, to_partition_spec, to_placements
+from shardwright.spec.interop import to_partition_spec, to_placements
 from shardwright.spec.mesh import DeviceMesh
 from shardwright.spec.sharding import P, ShardingSpec
 
@@ -72,38 +72,38 @@ PAIRS = [
 @pytest.mark.parametrize(("text", "placements"), PAIRS)
 def test_placements_and_back(text: str, placements: list[Any]) -> None:
     assert to_placements(spec(text), FAKE) == tuple(placements)
-    assert from_placements(placements, MESH, 2) == spec(text)
+    assert ShardingSpec.of(placements, MESH, 2) == spec(text)
 
 
 @pytest.mark.parametrize("order", ["a+b+c", "a+c+b", "b+a+c", "b+c+a", "c+a+b", "c+b+a"])
 def test_three_axes_on_a_dim_in_any_order(order: str) -> None:
     made = spec(f"[{order}]", DeviceMesh("a=2, b=3, c=4"))
-    assert from_placements(to_placements(made, FAKE), made.mesh, 1) == made
+    assert ShardingSpec.of(to_placements(made, FAKE), made.mesh, 1) == made
 
 
 def test_a_dim_counted_from_the_end() -> None:
-    assert from_placements([Shard(-1), Replicate()], MESH, 2) == spec("[_, dp]")
+    assert ShardingSpec.of([Shard(-1), Replicate()], MESH, 2) == spec("[_, dp]")
 
 
 @pytest.mark.parametrize("dim", [2, -3])
 def test_a_dim_that_is_not_there(dim: int) -> None:
     with pytest.raises(SpecError, match="for a tensor of 2 dims"):
-        from_placements([Shard(dim), Replicate()], MESH, 2)
+        ShardingSpec.of([Shard(dim), Replicate()], MESH, 2)
 
 
 def test_one_placement_for_each_axis() -> None:
     with pytest.raises(SpecError, match="1 placements for a mesh of 2 axes"):
-        from_placements([Shard(0)], MESH, 1)
+        ShardingSpec.of([Shard(0)], MESH, 1)
 
 
 def test_a_strided_shard_that_fits_no_axes() -> None:
     with pytest.raises(SpecError, match="does not fit the axes after it"):
-        from_placements([Strided(0, 3), Shard(0)], MESH, 1)
+        ShardingSpec.of([Strided(0, 3), Shard(0)], MESH, 1)
 
 
 def test_a_reduction_that_we_do_not_know() -> None:
     with pytest.raises(SpecError, match="no pending reduction is called 'band'"):
-        from_placements([Partial("band"), Replicate()], MESH, 1)
+        ShardingSpec.of([Partial("band"), Replicate()], MESH, 1)
 
 
 def test_sub_axes_have_no_placement() -> None:
@@ -129,7 +129,7 @@ class TestTorch:
         "text", [text for text, _ in PAIRS] + ["[_, dp] // avg(tp)", "[_, _] // min(dp)", "[tp, dp]"]
     )
     def test_placements_and_back(self, types: Any, text: str) -> None:
-        assert from_placements(to_placements(spec(text), types), MESH, 2) == spec(text)
+        assert ShardingSpec.of(to_placements(spec(text), types), MESH, 2) == spec(text)
 
     def test_the_module_is_found_when_imported(self, types: Any) -> None:
         assert to_placements(spec("[dp, _]")) == (types.Shard(0), types.Replicate())
@@ -148,7 +148,7 @@ class TestTorch:
     @pytest.mark.parametrize("order", ["a+b+c", "a+c+b", "b+a+c", "b+c+a", "c+a+b", "c+b+a"])
     def test_strided_shards_and_back(self, types: Any, order: str) -> None:
         made = spec(f"[{order}]", DeviceMesh("a=2, b=3, c=4"))
-        assert from_placements(to_placements(made, types), made.mesh, 1) == made
+        assert ShardingSpec.of(to_placements(made, types), made.mesh, 1) == made
 
 
 # -- JAX ------------------------------------------------------------------------------------------------

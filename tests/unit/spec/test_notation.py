@@ -12,13 +12,10 @@ from shardwright.spec.notation import (
     parse_dim,
     parse_mesh,
     parse_partial,
-    parse_rule,
     parse_sharded_rule,
-    parse_spec,
-    parse_tensor,
 )
-from shardwright.spec.rule import FactorNote, Transfer
-from shardwright.spec.sharding import CLOSED, DimSpec
+from shardwright.spec.rule import FactorNote, Transfer, parse_rule
+from shardwright.spec.sharding import CLOSED, DimSpec, ShardingSpec, parse_tensor
 
 MESH = DeviceMesh("dp=2, tp=4, sum=3")
 DP, TP, SUM = MESH.axes
@@ -97,7 +94,7 @@ def test_bad_axis(text: str) -> None:
     ],
 )
 def test_dim(text: str, dim: DimSpec) -> None:
-    assert parse_dim(text, MESH) == dim
+    assert DimSpec(*parse_dim(text, MESH)) == dim
 
 
 @pytest.mark.parametrize("text", ["", "dp+", "+dp", "dp tp", "dp!", "dp!x", "_+dp", "!1"])
@@ -118,7 +115,7 @@ def test_bad_dim(text: str) -> None:
     ],
 )
 def test_spec(text: str, printed: str) -> None:
-    assert str(parse_spec(text, MESH)) == printed
+    assert str(ShardingSpec.parse(text, MESH)) == printed
 
 
 @pytest.mark.parametrize(
@@ -126,24 +123,24 @@ def test_spec(text: str, printed: str) -> None:
 )
 def test_bad_spec(text: str) -> None:
     with pytest.raises(NotationError):
-        parse_spec(text, MESH)
+        ShardingSpec.parse(text, MESH)
 
 
 def test_the_caret_stands_under_the_unknown_axis() -> None:
     with pytest.raises(MeshError) as caught:
-        parse_spec("[dp, pp+tp]", MESH)
+        ShardingSpec.parse("[dp, pp+tp]", MESH)
     assert caret(caught.value) == "pp+tp]"
 
 
 def test_the_caret_stands_under_the_unknown_kind() -> None:
     with pytest.raises(SpecError) as caught:
-        parse_spec("[_] // dp, mean(tp)", MESH)
+        ShardingSpec.parse("[_] // dp, mean(tp)", MESH)
     assert caret(caught.value) == "mean(tp)"
 
 
 def test_an_axis_called_like_a_kind() -> None:
-    assert parse_partial("sum", MESH) == ((SUM, "sum"),)
-    assert parse_partial("max(sum)", MESH) == ((SUM, "max"),)
+    assert parse_partial("sum", MESH) == [(SUM, "sum")]
+    assert parse_partial("max(sum)", MESH) == [(SUM, "max")]
 
 
 # -- tensors --------------------------------------------------------------------------------------------

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from shardwright.spec.axes import is_prefix, merge_axes
 from shardwright.spec.factors import FactorSharding
-from shardwright.spec.interop import from_placements, to_placements
+from shardwright.spec.interop import to_placements
 from shardwright.spec.mesh import DeviceMesh
-from shardwright.spec.notation import parse_tensor
 from shardwright.spec.rule import OpShardingRule, RulePattern
 from shardwright.spec.sharding import (
     DimSpec,
     ShardingSpec,
     compute_global_shape,
     needs_reshard,
+    parse_tensor,
     tensor_text,
 )
 from strategies import factor_shardings, meshes, patterns, placed, rules, shapes, specs
@@ -160,7 +160,7 @@ def test_strided_shards_are_those_of_dtensor(spec: ShardingSpec, data: st.DataOb
 @given(placed(parts=False, open=False, priorities=False, replicated=False))
 def test_placements_and_back(spec: ShardingSpec) -> None:
     types = pytest.importorskip("torch.distributed.tensor")
-    back = from_placements(to_placements(spec, types), spec.mesh, spec.rank)
+    back = ShardingSpec.of(to_placements(spec, types), spec.mesh, spec.rank)
     assert not needs_reshard(back, spec)
 
 

@@ -13,8 +13,9 @@ from shardwright.errors import SpecError
 from shardwright.spec.axes import axes_size
 from shardwright.spec.collective import collective_bytes
 from shardwright.spec.mesh import DeviceMesh
+from shardwright.spec.resharding.cheapest import reshard, reshard_bytes, reshard_table
 from shardwright.spec.resharding.layouts import primes
-from shardwright.spec.resharding.steps import permute_sources, reshard, reshard_bytes, reshard_table
+from shardwright.spec.resharding.steps import permute_sources
 from shardwright.spec.sharding import DimSpec, ShardingSpec
 from simulate import apply_step, gather, scatter
 

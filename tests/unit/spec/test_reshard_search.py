@@ -10,12 +10,13 @@ import pytest
 from shardwright.spec.axes import axes_size
 from shardwright.spec.collective import collective_bytes
 from shardwright.spec.mesh import DeviceMesh
+from shardwright.spec.resharding.cheapest import clear_cache, reshard, reshard_table
 from shardwright.spec.resharding.layouts import Layout, Pending, Space, make_atoms
 from shardwright.spec.resharding.lower_bound import bound_to
 from shardwright.spec.resharding.moves import all_moves, name_move, offers, write_out
 from shardwright.spec.resharding.permute import finish, named_moves
 from shardwright.spec.resharding.search import Stops
-from shardwright.spec.resharding.steps import bytes_cost, clear_cache, reshard, reshard_table
+from shardwright.spec.resharding.steps import bytes_cost
 from shardwright.spec.sharding import ShardingSpec
 
 SPACES = [

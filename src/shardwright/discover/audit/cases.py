@@ -17,8 +17,8 @@ import numpy as np
 from ..encode import assemble, split
 from ..operator import Array, Operator, Sample
 from ..table import Inputs
-from ..torch.dtensor import Dispatched, run_dispatched
 from ..torch.ops import TORCH, call_sample, tensors_in
+from .dtensor import Dispatched, run_dispatched
 
 _TOLERANCE = 1e-7
 """Of the largest number in a result: float64 leaves 1e-16, and a wrong rule is off by far more."""

@@ -22,9 +22,9 @@ from ..operator import Operator, Sample
 from ..oracle import Oracle
 from ..placement import KINDS, P, Placement, R
 from ..table import GRADES, Inputs, Table, folded
-from ..torch.dtensor import Claim, Foreign, answers_in_full, claims, has_handler, same_cache_key
 from ..widen import describe
 from .cases import Case, Fault, case_of, examine, simplified, whole_sample
+from .dtensor import Claim, Foreign, answers_in_full, claims, has_handler, same_cache_key
 from .samples import value_groups
 from .scripts import script
 

@@ -15,9 +15,9 @@ import torch
 from ..isolate import run_isolated
 from ..operator import Operator, Sample
 from ..placement import R
-from ..torch.dtensor import claim, registered_overloads
 from ..torch.ops import torch_operator
 from ..torch.samples import calls_by_overload, samples_of
+from .dtensor import claim, registered_overloads
 from .judge import Entry, Judge
 from .samples import Calls, calls_of, varied, with_in_place
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from ..operator import Operator, Sample
-from ..torch.dtensor import registered_overloads
 from ..torch.ops import aten_calls, torch_operator
 from ..widen import runs, with_value
+from .dtensor import registered_overloads
 
 LARGEST = 4096
 """Elements of a tensor beyond which a sample is left out: it teaches no more than a small one."""

@@ -69,6 +69,12 @@ def _drawn(op: str, call: Call, sizes: tuple[int, int], shift: int) -> list[tupl
     return found
 
 
+def drawn_calls(op: str, call: Call, sizes: tuple[int, int]) -> Iterator[tuple[Node, list[Any], tuple[Array, ...]]]:
+    """The op's nodes in a sample, with their operands and what is computed of them."""
+    for graph, node, arrays in _drawn(op, call, sizes, shift=0):
+        yield node, _operands(node, arrays), _computed(graph, node, arrays, None)
+
+
 def _mixed(array: Array, rng: np.random.Generator) -> Array:
     return np.asarray(rng.permutation(array.reshape(-1)).reshape(array.shape))
 
@@ -79,11 +85,14 @@ def _computed(graph: Graph, node: Node, flat: Sequence[Any], shape: Sequence[int
     if shape is not None and tuple(shape) != types[0].shape:
         cut = [d for d, (here, there) in enumerate(zip(shape, types[0].shape)) if here != there]
         types = [TensorType(_cut(t.shape, types[0].shape, shape, cut), t.dtype) for t in types]
+    return prepare(node.op, dict(node.attrs), types)(_operands(node, flat))
+
+
+def _operands(node: Node, flat: Sequence[Any]) -> list[Any]:
     rest = iter(flat)
-    operands = [
+    return [
         None if o is None else [next(rest) for _ in o] if isinstance(o, tuple) else next(rest) for o in node.operands
     ]
-    return prepare(node.op, dict(node.attrs), types)(operands)
 
 
 def _cut(mine: tuple[int, ...], first: tuple[int, ...], shape: Sequence[int], dims: Sequence[int]) -> tuple[int, ...]:

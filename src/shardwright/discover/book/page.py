@@ -13,7 +13,8 @@ from ...frontends.torch.random import REDRAWN
 from ...frontends.torch.signatures import Signature, find_op, functional_form, op_name, signature
 from ...rules.registry import find
 from ...spec.op_record import OpRecord
-from ..torch.dtensor import overload_named, registered_overloads
+from ..audit.dtensor import overload_named, registered_overloads
+from ..torch.private import has_kernel
 from .compare import Comparison
 from .torch import made_ops, written_ops
 
@@ -166,4 +167,4 @@ def _written_to(form: Signature) -> str:
 def _computed_here(form: Signature) -> bool:
     name = form.op.name()
     keys = ("CPU", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional", "CompositeImplicitAutograd")
-    return any(torch._C._dispatch_has_kernel_for_dispatch_key(name, key) for key in keys)
+    return any(has_kernel(name, key) for key in keys)

@@ -30,6 +30,7 @@ from ..isolate import run_isolated
 from ..operator import Operator, Sample, Slot
 from ..oracle import FEWEST, refute
 from ..torch.ops import TORCH, roles_of
+from ..torch.private import registered_names
 from .compare import Comparison, Study, compare, transfer_rows
 from .names import PREFIXES
 from .torch_calls import AtenCall, Calls, calls_of, quiet
@@ -66,7 +67,7 @@ def functional_overloads() -> tuple[str, ...]:
     Only the registry knows them all; a packet lists its overloads once it is asked for by name.
     """
     found = []
-    for registered in sorted(torch._C._dispatch_get_all_op_names()):
+    for registered in sorted(registered_names()):
         namespace, _, name = registered.partition("::")
         packet, _, overload = name.partition(".")
         try:

@@ -2,7 +2,7 @@
 
 PyTorch's own samples (OpInfo) are captured by our frontend, with their gradients, and run: so every call stands as it
 does in a graph, functional, sizes spelled out, backward ops included.  Ops that no sample leads to are called by
-discovery's samples from schemas; what is left is written down in `book_torch_more`.
+discovery's samples from schemas; what is left is written down in `torch_more`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from typing import Any
 
 import torch
 
-from ...errors import DiscoverError
+from ...errors import DiscoverError, ShardwrightError
 from ...frontends.torch import capture, prepare, tensor_type
 from ...frontends.torch.signatures import find_op, signature
 from ...ir.graph import Graph, GraphBuilder, Node, TensorType
 from ..operator import Sample
 from ..torch.ops import TORCH, tensors_in, torch_operator
 from ..torch.samples import opinfo_names, opinfo_operator, opinfos_named, samples_from_opinfo, samples_of
+from .torch_more import written_arguments
 
 MOST_ELEMENTS = 2048
 """Of one call: more teach nothing and cost time."""
@@ -78,8 +79,6 @@ Calls = dict[str, list[AtenCall]]
 
 def calls_of(ops: Sequence[str], each: int = 6, drawn: int = 4) -> Calls:
     """Up to `each` calls of each of these ops: from what OpInfo's samples make, `drawn` an entry, or from schemas."""
-    from .torch_more import written_calls
-
     wanted = set(ops)
     found: dict[str, dict[tuple[object, ...], AtenCall]] = {op: {} for op in ops}
     for call in (*written_calls(ops), *captured_calls(drawn)):
@@ -91,6 +90,16 @@ def calls_of(ops: Sequence[str], each: int = 6, drawn: int = 4) -> Calls:
             for call in _from_schema(op, 2 * each):
                 found[op].setdefault(call.key, call)
     return {op: _spread(list(calls.values()), each) for op, calls in found.items()}
+
+
+def written_calls(ops: Sequence[str]) -> Iterator[AtenCall]:
+    """Every call of `torch_more` that this version of PyTorch has and runs; lists for the ops that are asked for."""
+    with quiet():
+        for op, (args, kwargs) in written_arguments(ops):
+            try:
+                yield call_of(op, args, kwargs, label="written")
+            except (ShardwrightError, RuntimeError, NotImplementedError):
+                continue
 
 
 def captured_calls(drawn: int) -> Iterator[AtenCall]:

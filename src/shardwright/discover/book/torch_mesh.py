@@ -18,7 +18,7 @@ from ...propagation.choices import legal_axes
 from ...propagation.complete import complete
 from ...propagation.engine import OpView
 from ...run import VirtualEngine
-from ...run.torch.arrays import TorchArrays, assemble, scatter
+from ...run.torch import TorchArrays, assemble, scatter
 from ...spec.axes import Axes
 from ...spec.mesh import DeviceMesh
 from ...spec.rule import OpShardingRule

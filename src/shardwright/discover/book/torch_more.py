@@ -7,24 +7,13 @@ from typing import Any
 
 import torch
 
-from ...errors import ShardwrightError
 from ...frontends.torch.signatures import find_op
-from .torch_calls import AtenCall, call_of, quiet
 
 Arguments = tuple[list[Any], dict[str, Any]]
 
 
-def written_calls(ops: Sequence[str]) -> Iterator[AtenCall]:
-    """Every call below that this version of PyTorch has and runs; those of lists for the ops that are asked for."""
-    with quiet():
-        for op, (args, kwargs) in _every(ops):
-            try:
-                yield call_of(op, args, kwargs, label="written")
-            except (ShardwrightError, RuntimeError, NotImplementedError):
-                continue
-
-
-def _every(ops: Sequence[str]) -> Iterator[tuple[str, Arguments]]:
+def written_arguments(ops: Sequence[str]) -> Iterator[tuple[str, Arguments]]:
+    """Every call below, some of which this version of PyTorch may lack; those of lists for the ops asked for."""
     yield from _created()
     yield from _lists([op for op in ops if op.startswith("aten._foreach_")])
     yield from _optimizers()

@@ -13,7 +13,6 @@ True
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ...errors import DiscoverError, near_misses
-from ..operator import Array, Operator, Sample
+from ..operator import Array
 
 Shape = tuple[int, ...]
 Drawn = Any
@@ -180,16 +179,7 @@ def standard_generators() -> tuple[Generator, ...]:
     return STANDARD
 
 
-def redraw(operator: Operator, sample: Sample, made: Generator) -> Sample | None:
-    """The same call with the generator's values, legal ones; None where it does not apply."""
-    from .adversarial import redraw as redraw_legally  # knows what operators ask of their tensors
-
-    return redraw_legally(operator, sample, made)
-
-
 def _all() -> tuple[Generator, ...]:
-    # registers the families; they import this module, so not before it is whole
-    importlib.import_module(".adversarial", __package__)
     standard = {made.name for made in STANDARD}
     return tuple(made for made in _REGISTRY.values() if made.name not in standard)
 

@@ -3,5 +3,6 @@
 | file | what it holds |
 |---|---|
 | `learn` | `learn_ops`: which ops of a program lack a rule; the book as a file, strictly read |
+| `op_library` | `OpLibrary`: who runs an op |
 | `study`, `study_torch` | one op of a graph as an operator to discover |
 """

@@ -8,8 +8,8 @@ mesh axes and in float32.  If the call itself is not too large, the rule must ho
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from time import process_time
 from typing import Any
@@ -25,12 +25,13 @@ from ..analyse import factor_line
 from ..inputs.adversarial import redraw, shuffled
 from ..inputs.registry import Generator, generators_for, standard_generators
 from ..learn import Effort, state
-from ..operator import Argument, Library, NumpyLibrary, Operator, Sample, Slot
+from ..operator import Argument, NumpyLibrary, Operator, Sample, Slot
 from ..oracle import check, refute
 from ..placement import P, Placement, R, S
 from ..report import as_dict
 from ..table import Table
 from ..widen import runs
+from .op_library import OpLibrary
 
 EFFORT = Effort(samples=2, more=0, variants=12, combinations=8_000)
 POOLS = ((4, 6, 8, 10, 12, 14), (9, 15, 6, 21, 12, 27))
@@ -48,23 +49,6 @@ WIDE = {"f32": "f64", "f16": "f64", "bf16": "f64", "c64": "c128"}
 """Parts of a sum add up exactly enough only in these."""
 NUMPY = {"f64": np.float64, "c128": np.complex128, "bool": np.bool_}
 KINDS = ("sum", "max", "min", "prod", "avg")
-
-Operands = Sequence[Any]
-Prepare = Callable[[str, Mapping[str, Any], Sequence[TensorType]], Callable[[Operands], tuple[Any, ...]]]
-
-
-@dataclass(frozen=True)
-class OpLibrary:
-    """Who runs an op."""
-
-    library: Library
-    prepare: Prepare
-    identity: tuple[str, str]
-    """The op's signature, and the library with its version."""
-    names: tuple[str, ...] = ()
-    """Of the op's parameters that are tensors."""
-    refused: str = ""
-    """Why runs of it cannot be compared."""
 
 
 def library_of(op: str) -> OpLibrary:

@@ -12,7 +12,7 @@ from ...frontends.torch import prepare
 from ...frontends.torch.signatures import OPTIONAL_TENSORS, TENSOR, TENSORS, find_op, signature
 from ...ir.graph import TensorType
 from ..torch.ops import TORCH
-from .study import OpLibrary
+from .op_library import OpLibrary
 
 
 def torch_library_of(op: str) -> OpLibrary | None:

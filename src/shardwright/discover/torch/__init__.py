@@ -4,5 +4,5 @@
 |---|---|
 | `names`, `ops` | an operator from its name; the ATen calls below a function |
 | `samples`, `schema_samples` | calls from PyTorch's OpInfo database, or from schemas |
-| `dtensor` | what DTensor does with a call |
+| `private` | what is taken from PyTorch's private modules |
 """

@@ -9,9 +9,7 @@ from typing import Any
 import torch
 
 from ...errors import DiscoverError, near_misses
-
-OpOverload = torch._ops.OpOverload
-OpOverloadPacket = torch._ops.OpOverloadPacket
+from .private import OpNamespace, OpOverloadPacket, registered_names
 
 HOMES = ("torch", "torch.linalg", "torch.nn.functional", "torch.special", "torch.fft", "torch.Tensor")
 """Where public operators live; a name missing in one is looked for in the others."""
@@ -57,7 +55,7 @@ def _meant(place: Any, part: str, where: str) -> str | None:
     if isinstance(place, OpOverloadPacket):
         overloads: list[str] = place.overloads()  # type: ignore[no-untyped-call]
         return near_misses(part, overloads) or f"its overloads are {', '.join(overloads)}"
-    if isinstance(place, torch._ops._OpNamespace):
+    if isinstance(place, OpNamespace):
         return near_misses(part, (op.split("::")[1].split(".")[0] for op in _registered(place.name)))
     # a function that lives in another home is likelier meant than one that is spelled alike
     elsewhere = [home for home in HOMES if home != where and hasattr(_home(home), part)]
@@ -90,11 +88,11 @@ def _import_longest(parts: list[str], target: str) -> tuple[Any, int, list[str]]
 
 
 def _namespaces() -> set[str]:
-    return {op.split("::")[0] for op in torch._C._dispatch_get_all_op_names()}
+    return {op.split("::")[0] for op in registered_names()}
 
 
 def _registered(namespace: str) -> Iterator[str]:
-    return (op for op in torch._C._dispatch_get_all_op_names() if op.startswith(namespace + "::"))
+    return (op for op in registered_names() if op.startswith(namespace + "::"))
 
 
 def name_of(function: Any) -> str:

@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...errors import DiscoverError
 from ..operator import REQUIRED, Argument, Array, Operator, Role, Sample, Slot, slots_in
-from .names import OpOverload, OpOverloadPacket, find_callable, name_of, packet_of
+from .names import find_callable, name_of, packet_of
+from .private import OpOverload, OpOverloadPacket, TorchDispatchMode, overload_for
 
 INDEX_ARGUMENTS = frozenset({"index", "indices", "pivots", "LU_pivots", "target", "offsets", "sorter", "repeats"})
 """Arguments whose whole numbers are positions or classes, even in an operator of whole numbers."""
@@ -274,7 +274,7 @@ def resolved(operator: Operator, sample: Sample) -> Operator:
     if "input" in kwargs:
         kwargs["self"] = kwargs.pop("input")
     try:
-        name = torch._C._jit_resolve_packet(operator.facts["packet"], *args, **kwargs)
+        name = overload_for(operator.facts["packet"], *args, **kwargs)
     except RuntimeError:  # nothing in ATen takes these: Python does something of its own first
         return operator
     schema = getattr(packet, name or "default")._schema

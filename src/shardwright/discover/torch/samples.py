@@ -25,6 +25,7 @@ from ...errors import DiscoverError, near_misses
 from ..operator import Array, Operator, Sample, Slot
 from .names import packet_of
 from .ops import TORCH, aten_calls, call_sample, sample_of, tensors_in, torch_operator
+from .private import opinfo_database
 from .schema_samples import candidates
 
 LARGE = 4096
@@ -63,10 +64,9 @@ def _database() -> tuple[Any, ...]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what torch's own test modules import is not ours to mend
-            from torch.testing._internal.common_methods_invocations import op_db
+            return tuple(opinfo_database())
     except ImportError:
         return ()
-    return tuple(op_db)
 
 
 def opinfo_available() -> bool:

@@ -16,11 +16,11 @@ import numpy as np
 from ...errors import TraceError
 from ...spec.sharding import Shape
 from . import registry
-from .aliasing import view_of, write
+from .aliasing import view_of
 from .dtypes import INT, Array, stand_in
 from .emit import broadcast, cast, full, lift, node, reshaped, view_node
 from .recorder import place
-from .tracer import Tracer
+from .tracer import Tracer, write
 
 MASK_HELP = "keep the shape: np.where(mask, x, 0); x[mask] = number writes where the mask holds"
 

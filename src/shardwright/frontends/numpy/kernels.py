@@ -63,12 +63,6 @@ plain("complex", _complex)
 # Functions that NumPy lacks.
 
 
-def erf(x: Array) -> Array:
-    """The error function, one element at a time: NumPy has none."""
-    made = np.array([math.erf(item) for item in np.asarray(x).ravel().tolist()], np.float64)
-    return made.reshape(np.shape(x)).astype(np.result_type(x, 1.0), copy=False)
-
-
 def sigmoid(x: Array) -> Array:
     """Of the negative magnitude, so that nothing overflows."""
     small = np.exp(-np.abs(x))
@@ -85,13 +79,11 @@ def leading_zeros(x: Array) -> Array:
     return count
 
 
-plain("erf", erf)
 plain("sigmoid", sigmoid)
 plain("clz", leading_zeros)
 plain("relu", lambda x: np.maximum(x, 0))
 plain("rsqrt", lambda x: 1 / np.sqrt(x))
 plain("silu", lambda x: x * sigmoid(x))
-plain("gelu", lambda x: x * (1 + erf(x / math.sqrt(2))) / 2)
 
 
 # Contractions.

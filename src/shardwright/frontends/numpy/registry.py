@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ...errors import TraceError, near_misses
 from .recorder import place
 
-if TYPE_CHECKING:
-    from .tracer import Tracer
-
+Traced = TypeVar("Traced")
 F = TypeVar("F", bound=Callable[..., Any])
-INSTEAD = "write it with functions that are, or compute it outside and pass the result as an argument"
+INSTEAD = (
+    "write it with functions that are, make it an op of your own with @shardwright.numpy.op,\n"
+    "or compute it outside and pass the result as an argument"
+)
 DATA_DEPENDENT = {
     "argwhere", "bincount", "compress", "delete", "extract", "flatnonzero", "histogram", "intersect1d", "nonzero",
     "setdiff1d", "setxor1d", "trim_zeros", "union1d", "unique", "unique_all", "unique_counts", "unique_inverse",
@@ -52,7 +53,8 @@ def implements(*names: str) -> Callable[[F], F]:
 
 
 def hook(name: str) -> Callable[[F], F]:
-    """Enter what a tracer calls by this name: ``ufunc``, ``getitem``, ``setitem``, ``fit_in_place``."""
+    """Enter what a tracer calls by this name: ``ufunc``, ``getitem``, ``setitem``, ``fit_in_place``, or, for views,
+    ``refresh`` and ``write``."""
 
     def register(handler: F) -> F:
         _hooks[name] = handler
@@ -65,18 +67,18 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: di
     return _hooks["ufunc"](ufunc, method, inputs, kwargs)
 
 
-def getitem(tracer: Tracer, key: Any) -> Tracer:
-    made: Tracer = _hooks["getitem"](tracer, key)
+def getitem(tracer: Traced, key: Any) -> Traced:
+    made: Traced = _hooks["getitem"](tracer, key)
     return made
 
 
-def setitem(tracer: Tracer, key: Any, value: Any) -> None:
+def setitem(tracer: Any, key: Any, value: Any) -> None:
     _hooks["setitem"](tracer, key, value)
 
 
-def fit_in_place(target: Tracer, made: Tracer) -> Tracer:
+def fit_in_place(target: Traced, made: Traced) -> Traced:
     """The result of an in-place operator, brought to the type of its target."""
-    fitted: Tracer = _hooks["fit_in_place"](target, made)
+    fitted: Traced = _hooks["fit_in_place"](target, made)
     return fitted
 
 

@@ -23,6 +23,13 @@ ALL = ("f8", "f4", "f2", "i8", "?")
 
 @dataclass(frozen=True)
 class Sample:
+    """A call: a function of arrays, and the shapes of these.
+
+    >>> sample = Sample(lambda x, w: x @ w, ("n 3", "3 m"), ("f4",))
+    >>> [array.shape for array in arguments(sample, (6, 4), "f4")]
+    [(6, 3), (3, 4)]
+    """
+
     fn: Callable[..., Any]
     shapes: tuple[str, ...]
     dtypes: tuple[str, ...] = NUMBERS

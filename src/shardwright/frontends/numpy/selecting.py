@@ -12,7 +12,6 @@ from .aliasing import view_of
 from .dtypes import BOOL, INT, DType, tiny
 from .emit import axis_of, broadcast, broadcast_shape, cast, full, lift, node, reshaped, with_a_dim
 from .indexing import taken
-from .kernels import erf as erf_of_numbers
 from .recorder import place
 from .registry import implements
 from .tracer import Tracer
@@ -207,18 +206,6 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
 @implements("can_cast")
 def can_cast(from_: Any, to: Any, casting: Any = "safe") -> bool:
     return np.can_cast(from_.dtype if isinstance(from_, Tracer) else from_, to, casting)
-
-
-def erf(x: Any) -> Any:
-    """The error function, of traced values and of arrays; NumPy has none.
-
-    >>> erf(np.zeros(2))
-    array([0., 0.])
-    """
-    if not isinstance(x, Tracer):
-        return erf_of_numbers(np.asarray(x))
-    v = cast(x, np.result_type(x.dtype, 1.0)) if x.dtype.kind in "biu" else x
-    return node("erf", [v], v.shape, v.dtype)
 
 
 # Indices.

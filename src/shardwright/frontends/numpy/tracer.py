@@ -7,6 +7,7 @@ and methods are spelled with the same functions, so that each has one meaning in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from math import prod
 from typing import Any, NoReturn
 
@@ -15,7 +16,6 @@ import numpy as np
 from ...errors import TraceAttributeError, TraceError, near_misses
 from ...spec.sharding import Shape
 from . import registry
-from .aliasing import Link, refresh, write
 from .dtypes import DType, tensor_type
 from .recorder import Recorder, check_current, place
 
@@ -317,6 +317,53 @@ class Tracer:
                 help=near_misses(name, known) or registry.INSTEAD,
             )
         )
+
+
+Again = Callable[["Tracer"], "Tracer"]
+PutBack = Callable[["Tracer", "Tracer"], "Tracer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """From a view to its parent.  Without ``again`` and ``put_back`` it may as well be a copy."""
+
+    parent: Tracer
+    again: Again | None = None
+    put_back: PutBack | None = None
+    key: object = None
+    """Which part of the parent the view shows, if that has a name."""
+
+
+def refresh(tracer: Tracer) -> int:
+    """The value of a view after its memory was written to."""
+    link = tracer.link
+    if link is None or link.again is None:
+        raise place(
+            TraceError(
+                f"{tracer} was written to through an array that may share its memory",
+                help="reshape and ravel give a view or a copy, as the memory is laid out, and a trace does not know;\n"
+                "say .reshape(...).copy() if it is to be a copy, or write to the array that is read later",
+            )
+        )
+    made = link.again(link.parent).value
+    tracer.place(made, tracer.root.version)
+    return made
+
+
+def write(target: Tracer, new: Tracer) -> None:
+    """Make ``new`` the content of ``target`` and of what it is a view of."""
+    if target.scalar:
+        raise TypeError(f"'numpy.{target.dtype}' object does not support item assignment")
+    _ = target.value  # all of the chain must be up to date before the version moves on
+    changed = [(target, new.value)]
+    node, content = target, new
+    while node.link is not None and node.link.put_back is not None:
+        content = node.link.put_back(node.link.parent, content)
+        node = node.link.parent
+        changed.append((node, content.value))
+    target.root.version += 1
+    for tracer, value in changed:
+        tracer.place(value, target.root.version)
 
 
 def is_traced(x: Any) -> bool:

@@ -63,15 +63,16 @@ def _flatten(item: Any, path: Path, found: list[tuple[Path, Any]]) -> Tree:
     if is_array(item):
         found.append((path, item))
         return ARRAY
-    inner = _children(item)
+    inner = children(item)
     if inner is None:
         return Tree(Static, value=item)
     keys, values = inner
-    children = tuple(_flatten(value, (*path, key), found) for key, value in zip(keys, values))
-    return Tree(type(item), tuple(keys), children)
+    parts = tuple(_flatten(value, (*path, key), found) for key, value in zip(keys, values))
+    return Tree(type(item), tuple(keys), parts)
 
 
-def _children(item: Any) -> tuple[Sequence[Hashable], Sequence[Any]] | None:
+def children(item: Any) -> tuple[Sequence[Hashable], Sequence[Any]] | None:
+    """Keys and parts of a container; None for a leaf."""
     if isinstance(item, dict):
         return list(item), list(item.values())
     if isinstance(item, tuple) and hasattr(item, "_fields"):
@@ -100,14 +101,14 @@ def _unflatten(tree: Tree, leaves: Iterator[Any]) -> Any:
         return next(leaves)
     if kind is Static:
         return tree.value
-    children = [_unflatten(child, leaves) for child in tree.children]
+    parts = [_unflatten(child, leaves) for child in tree.children]
     if issubclass(kind, dict):
-        return _dict(kind, zip(tree.keys, children))
+        return _dict(kind, zip(tree.keys, parts))
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        return kind(*children)
+        return kind(*parts)
     if issubclass(kind, list | tuple):
-        return kind(children)
-    return _dataclass(kind, dict(zip(tree.keys, children)))
+        return kind(parts)
+    return _dataclass(kind, dict(zip(tree.keys, parts)))
 
 
 def _dict(kind: Any, items: Iterable[tuple[Hashable, Any]]) -> Any:
@@ -140,7 +141,7 @@ def match(tree: Tree, item: Any, name: Callable[[Path], str], path: Path = ()) -
                 help="only arrays may change between calls; trace the function again for another value",
             )
         return []
-    inner = None if is_array(item) else _children(item)
+    inner = None if is_array(item) else children(item)
     if inner is None or type(item) is not tree.kind or set(inner[0]) != set(tree.keys):
         raise _differs(tree, item, name(path))
     values = dict(zip(*inner))
@@ -166,7 +167,7 @@ def _equal(left: Any, right: Any) -> bool:
 def _describe(item: Any) -> str:
     if is_array(item):
         return "an array"
-    inner = _children(item)
+    inner = children(item)
     return repr(item) if inner is None else f"{type(item).__name__} of {', '.join(map(str, inner[0])) or 'nothing'}"
 
 

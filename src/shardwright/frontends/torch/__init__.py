@@ -14,7 +14,7 @@ draws of a program, ``channels`` says how many a grouped convolution has in all,
 
 | file | what it holds |
 |---|---|
-| `capture` | `capture`, `capture_step`, `Captured`, `program_hash`: from a program to a graph and back |
+| `captured` | `capture`, `capture_step`, `Captured`, `program_hash`: from a program to a graph and back |
 | `state` | `Session`: modules and optimizers found, fakes in their place, how to read and write the real ones |
 | `dispatch`, `recorder`, `aliasing` | one call; the program while it is written; tensors that share memory |
 | `answers` | what calls return, asked once for equal ones |
@@ -24,7 +24,8 @@ draws of a program, ``channels`` says how many a grouped convolution has in all,
 | `describe`, `parts` | for the rule book: what PyTorch says of an operator, and what ops are made of |
 | `optimizers` | SGD, Adam and AdamW as tensor operations |
 | `source`, `exported` | the user's lines and module paths; `ExportedProgram` |
-| `evaluate`, `kernels` | `prepare`, `evaluate`, `run_graph`: computing ops |
+| `compute`, `kernels` | `prepare`, `evaluate`, `run_graph`: computing ops |
+| `framework`, `arrays` | PyTorch as engines see it: computing ops, and the array operations behind collectives |
 | `private` | everything taken from PyTorch's private modules, with the reason |
 
 To extend: an operator of any namespace is captured as it is, if it says its shape (``torch.library.register_fake``);
@@ -32,17 +33,78 @@ if a parameter repeats a size, name it in `sizes`, and if a plain call is wrong 
 an optimizer is a formula in `optimizers`; an op that devices take apart differently is kept whole in `neutral`.
 
 Not yet: complex numbers as plain arguments; sparse tensors; data-dependent shapes.
+
+Importing this package imports no PyTorch: that happens with the first of its names.
 """
 
-from ...ir.digest import program_hash
-from .capture import Captured, capture, capture_step
-from .constraint import constrain
-from .dtypes import dtype_name, tensor_type, torch_dtype
-from .evaluate import Prepared, evaluate, prepare, run_graph
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ...ir.digest import program_hash
+    from .captured import Captured, capture, capture_step
+    from .compute import Prepared, evaluate, prepare, run_graph
+    from .constraint import constrain
+    from .dtypes import dtype_name, tensor_type, torch_dtype
+    from .framework import TORCH
+
+_PLACES = {
+    "Captured": "captured", "capture": "captured", "capture_step": "captured", "constrain": "constraint",
+    "dtype_name": "dtypes",
+    "tensor_type": "dtypes", "torch_dtype": "dtypes", "Prepared": "compute", "evaluate": "compute",
+    "prepare": "compute", "run_graph": "compute", "TORCH": "framework",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name == "FRAMEWORK":
+        name = "TORCH"
+    if name == "program_hash":
+        from ...ir.digest import program_hash
+
+        return program_hash
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+
+
+def accepts(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a module or a tensor of PyTorch is at hand; PyTorch is not imported to find out."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    if isinstance(fn, torch.nn.Module | torch.export.ExportedProgram):
+        return True
+    from .private import tree_flatten
+
+    return any(isinstance(leaf, torch.Tensor) for leaf in tree_flatten((args, dict(kwargs)))[0])
+
+
+def source_of(
+    fn: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    optimizer: Any = None,
+    loss: Any = None,
+    training: bool = False,
+) -> Captured:
+    """A function, a module, or with ``optimizer`` or ``loss`` a training step, captured."""
+    from .captured import capture, capture_step
+
+    if training or optimizer is not None or loss is not None:
+        return capture_step(fn, *args, optimizer=optimizer, loss=loss, **kwargs)
+    return capture(fn, *args, **kwargs)
+
 
 __all__ = [
+    "TORCH",
     "Captured",
     "Prepared",
+    "accepts",
     "capture",
     "capture_step",
     "constrain",
@@ -51,6 +113,7 @@ __all__ = [
     "prepare",
     "program_hash",
     "run_graph",
+    "source_of",
     "tensor_type",
     "torch_dtype",
 ]

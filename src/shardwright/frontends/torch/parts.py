@@ -31,7 +31,7 @@ def parts_of(*ops: str) -> Callable[[Parts], Parts]:
 
 def parts_graph(function: Parts, name: str, attrs: Mapping[str, Any], operands: Sequence[Any]) -> Graph:
     """Capture a function of the op's operands, absent ones and lists included."""
-    from .capture import capture
+    from .captured import capture
 
     def fake(operand: Any) -> Any:
         if isinstance(operand, tuple):

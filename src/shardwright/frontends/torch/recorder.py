@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...ir.graph import Graph, GraphBuilder, Operand, Source, TensorType, flat_operands
+from ...ir.graph import Graph, GraphBuilder, Operand, Source, TensorType
+from ...ir.nodes import flat_operands
 
 
 @dataclass(slots=True)

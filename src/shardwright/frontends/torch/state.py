@@ -17,11 +17,10 @@ from typing import Any
 import torch
 
 from ...errors import TraceError
+from ..base import BUFFER, GRADIENT, OPTIMIZER, PARAMETER
 from . import optimizers
 from .private import FakeTensorMode, tree_flatten
 from .source import Scopes
-
-PARAMETER, BUFFER, GRADIENT, OPTIMIZER = "parameter", "buffer", "gradient", "optimizer"
 
 
 @dataclass(slots=True)

@@ -7,11 +7,10 @@ element types): the engine's own collectives and emitted programs share it.
 
 | file | what it holds |
 |---|---|
-| `arrays` | `TorchArrays` for the virtual mesh; scatter and assemble in one process |
 | `wire` | what is sent for an element type, how it is combined: NaN, bool, half and unsigned types |
 | `groups` | process groups for mesh axes, made once |
 | `exchange` | collectives as one rank carries them out: pack, exchange, unpack |
-| `emit`, `code` | the Program of one rank as a `GraphModule`; the Python it runs |
+| `emission`, `code` | the Program of one rank as a `GraphModule`; the Python it runs |
 | `attention` | which kernel computes attention on a device |
 | `engine` | `TorchEngine`: collectives by name, compiled Programs |
 | `held` | bytes that tensors hold while a program runs |
@@ -22,11 +21,33 @@ To extend: an op that needs more than a plain call gets a kernel in the frontend
 `attention`; another backend's gaps in element types are a line in `wire`.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 from ...errors import RankError
-from .arrays import TorchArrays, assemble, scatter, shard
-from .emit import emit
-from .engine import CompiledRank, TorchEngine
+from ...frontends.base import Framework
+from ...frontends.torch.arrays import TorchArrays
+from ...spec.sharding import ShardingSpec
+from ..virtual import assemble as assemble_on_host
+from ..virtual import scatter as scatter_on_host
+from .emission import emit
+from .engine import CompiledRank, TorchEngine, share
 from .groups import Group, NamedGroups, ProcessGroups
+
+
+def make(mesh: Any, framework: Framework) -> TorchEngine:
+    return TorchEngine(mesh)
+
+
+def scatter(tensor: Any, spec: ShardingSpec) -> list[Any]:
+    """The shards of a whole tensor, one for each position; they are views of it."""
+    return scatter_on_host(tensor, spec, TorchArrays())
+
+
+def assemble(shards: Sequence[Any], spec: ShardingSpec, shape: Sequence[int]) -> Any:
+    """The whole tensor from its shards, in one process."""
+    return assemble_on_host(shards, spec, shape, TorchArrays())
+
 
 __all__ = [
     "CompiledRank",
@@ -38,6 +59,7 @@ __all__ = [
     "TorchEngine",
     "assemble",
     "emit",
+    "make",
     "scatter",
-    "shard",
+    "share",
 ]

@@ -13,7 +13,8 @@ or empty.  A group is None (all of the mesh), names of mesh axes, or a process g
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
@@ -28,16 +29,15 @@ from ...ir.program import Instr, Local, Program
 from ...lower.lowering import LOCAL_STEPS
 from ...spec.chunks import nested_chunk
 from ...spec.mesh import DeviceMesh
-from ...spec.resharding.steps import reshard
+from ...spec.resharding.cheapest import reshard
 from ...spec.sharding import ShardingSpec
+from ..engine import COMPILE, EngineBase, Executed
 from ..lifetimes import take_over
-from ..virtual import Executed
 from . import exchange
-from .arrays import shard
-from .emit import emit
+from .emission import emit
 from .groups import Group, NamedGroups, ProcessGroups, ranks_along
 from .private import below_autograd
-from .safety import Guard, default_timeout
+from .safety import Guard, default_timeout, share_text
 from .wire import moved_as, reduced_as
 
 _MOST_DIMS = 16
@@ -54,7 +54,7 @@ def _now(peers: exchange.Peers) -> Any:
     return _run_op if peers.count > 1 else _run_alone
 
 
-class TorchEngine:
+class TorchEngine(EngineBase):
     """One rank of a mesh of processes.
 
     ``mesh`` is anything that says a mesh; of a PyTorch `DeviceMesh` the process groups are used too.  Without one it
@@ -88,6 +88,7 @@ class TorchEngine:
             if check:
                 self.guard = Guard(self.mesh, self.rank, self.timeout)
         self._assembling: dict[Any, CompiledRank] = {}
+        self.counts: Counter[str] = Counter()
 
     def supports_distributed(self) -> bool:
         return bool(dist.is_available())
@@ -177,11 +178,14 @@ class TorchEngine:
 
     def compile(self, program: Program) -> CompiledRank:
         """This rank's part of a Program; ranks compare what they are about to run."""
+        self.counts[COMPILE] += 1
         return CompiledRank(program, self)
 
     def scatter(self, whole: Any, spec: Any) -> Any:
         """This rank's shard of a tensor that every rank has: a view of it, on the engine's device."""
-        return shard(whole, self._spec(spec, whole.dim()), self.position).to(self.device)
+        spec = self._spec(spec, whole.dim())
+        part = whole.detach() if spec.is_replicated else whole.detach()[spec.local_slices(whole.shape, self.position)]
+        return part.to(self.device)
 
     def assemble(self, local: Any, spec: Any, shape: Sequence[int]) -> Any:
         """The whole tensor, on every rank, from what each of them holds."""
@@ -285,6 +289,17 @@ def _gathering(spec: ShardingSpec, type: TensorType) -> Program:
         made = len(values) - 1
         instrs.append(Instr(op, (made - 1,), (made,), attrs, step.axes, step.bytes, None, "assemble"))
     return Program("assemble", spec.mesh, tuple(values), tuple(instrs), (0,), (len(values) - 1,))
+
+
+def share(make: Callable[[], str], devices: int) -> str | None:
+    """The text that rank 0 makes, on every rank of the launch; None where the mesh is not that of the launch.
+
+    A failure of rank 0 is raised everywhere.
+    """
+    _join_others()
+    if not has_processes() or dist.get_world_size() != devices:
+        return None
+    return share_text(make, dist.get_rank())
 
 
 # -- where this process stands --------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -156,6 +156,31 @@ class Guard:
 
     def error(self, fault: Fault) -> RankError:
         return RankError(str(fault), rows=[("seen by", f"rank {self.rank}"), ("in", self.watch.doing or "no step")])
+
+
+_shared: Counter[str] = Counter()
+
+
+def share_text(make: Callable[[], str], rank: int) -> str:
+    """What rank 0 makes, through the store; the others wait for it as long as it takes, and while rank 0 lives."""
+    _shared["texts"] += 1
+    store = _distributed.PrefixStore(f"shardwright/shared/{_shared['texts']}", default_store())
+    if rank == 0:
+        try:
+            text = make()
+        except BaseException as error:
+            store.set("failed", f"{type(error).__name__}: {error}")
+            raise
+        store.set("text", text)
+        return text
+    pause = 0.002
+    while not store.check(["text"]):
+        if store.check(["failed"]):
+            raise RankError("rank 0 failed while it planned", rows=[("rank 0", store.get("failed").decode())])
+        time.sleep(pause)
+        pause = min(0.1, pause * 1.5)
+    found: str = store.get("text").decode()
+    return found
 
 
 class _Step:

@@ -26,7 +26,7 @@ import torch
 
 from ...errors import SpecError
 from ...frontends.torch import torch_dtype
-from ...ir.graph import ITEM_BYTES
+from ...ir.nodes import ITEM_BYTES
 
 aten = torch.ops.aten
 Call = Callable[..., Any]

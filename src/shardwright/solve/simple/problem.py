@@ -18,7 +18,7 @@ from ...cost.memory import local_bytes
 from ...errors import ShardwrightError, SpecError, near_misses
 from ...ir.core import BARRIER
 from ...ir.graph import Graph, Node, TensorType
-from ...ir.json import graph_from_json, strict_loads
+from ...ir.json import strict_loads
 from ...propagation.book import rule_of as rule_by_book
 from ...propagation.engine import OpView
 from ...rules.extract import GraphExtractor
@@ -26,7 +26,8 @@ from ...rules.registry import find
 from ...spec.axes import Axes
 from ...spec.mesh import DeviceMesh
 from ...spec.op_record import Flow
-from ...spec.resharding.steps import Step, reshard
+from ...spec.resharding.cheapest import reshard
+from ...spec.resharding.steps import Step
 from ...spec.rule import OpShardingRule
 from ...spec.sharding import ShardingSpec, wrong_mesh
 
@@ -68,7 +69,7 @@ class Problem:
             graph, warnings = program, tuple(extractor.warnings)
         else:
             record = strict_loads(program) if isinstance(program, str) else program
-            graph = graph_from_json(record)
+            graph = Graph.from_json(record)
         texts = [item.get("rule") for item in record["nodes"]]
         known: dict[str, OpShardingRule] = {}
         for text in texts:

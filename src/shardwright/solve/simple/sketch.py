@@ -15,7 +15,7 @@ from ...cost.memory import Moment, local_bytes, peak_live
 from ...ir.graph import TensorType
 from ...propagation.complete import Complete, Decision
 from ...propagation.parts import in_parts
-from ...spec.resharding.steps import nearest
+from ...spec.resharding.cheapest import nearest
 from ...spec.sharding import ShardingSpec
 from ..price import parts_cost
 from .problem import Problem

@@ -11,10 +11,10 @@ does not depend on where one wants to go.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise, permutations
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ..axes import Axes, AxisRef, merge_axes
 from ..chunks import all_chunks
@@ -22,10 +22,6 @@ from ..collective import collective_bytes
 from ..mesh import DeviceMesh
 from ..sharding import DimSpec, Shape, ShardingSpec
 from .steps import CostFn, bytes_cost
-
-if TYPE_CHECKING:
-    from .lower_bound import ChangesTo, DimsTo
-    from .moves import Move, Offer, Priced
 
 Atoms = tuple[int, ...]
 Dims = tuple[Atoms, ...]
@@ -108,6 +104,47 @@ class Layout:
         return f"Layout({self.dims}, {self.pending})"
 
 
+class Recipe(NamedTuple):
+    """Counts of a finish: cut dims further, permute, shift shards between dims, gather."""
+
+    slices: tuple[int, ...]
+    shifts: tuple[tuple[int, int, int], ...] = ()
+    """(from dim, to dim, ways)"""
+    extras: tuple[int, ...] = ()
+
+
+class Move(NamedTuple):
+    """A move by its name; ``elements`` is what one device puts in, padding included."""
+
+    kind: str
+    axes: Axes
+    elements: int
+    after: ShardingSpec
+    dim: int | None = None
+    to_dim: int | None = None
+    reduction: str | None = None
+
+
+Priced = tuple[int, Layout, Recipe | None]
+"""What a way costs, where it leads, and what it consists of if it is not a single move."""
+
+
+class Offer:
+    """Moves out of a layout that cost ``floor`` or, where shards must be padded for them, more."""
+
+    __slots__ = ("atoms", "dim", "floor", "kind", "rest", "written")
+
+    def __init__(self, floor: int, kind: str, atoms: Atoms, dim: int = -1, rest: Pending = ()) -> None:
+        self.floor = floor
+        self.kind = kind
+        self.atoms = atoms
+        self.dim = dim
+        """What is undone, for all_gather and all_to_all."""
+        self.rest = rest
+        """What is still pending afterwards."""
+        self.written: list[Priced] | None = None
+
+
 class Facts:
     """What there is to know of a layout: its size, and where one can go from it (see `moves`)."""
 
@@ -124,6 +161,19 @@ class Facts:
         """Devices along the pending atoms."""
         self.slices: dict[int, list[Priced]] = {}
         self.offers: list[Offer] | None = None
+
+
+class Change(NamedTuple):
+    """From the atoms on a dim to those at the goal."""
+
+    in_place: int
+    """Elements along the dim."""
+    steps: int
+    """About how many steps it takes."""
+    wrong: int
+    """Bytes to take off the atoms that are in the wrong place, at least."""
+    surplus: int
+    """Bytes to take off the shards that are too many, at least."""
 
 
 class Space:
@@ -164,8 +214,8 @@ class Space:
         self.answers: dict[tuple[Layout, Layout], list[Move]] = {}
         self.runs: dict[int, list[Atoms]] = {}
         self.orders: dict[Atoms, list[Atoms]] = {}
-        self.changes: dict[tuple[int, Atoms], ChangesTo] = {}
-        self.to_dims: dict[Dims, DimsTo] = {}
+        self.changes: dict[tuple[int, Atoms], Mapping[Atoms, Change]] = {}
+        self.to_dims: dict[Dims, Mapping[Dims, tuple[int, int]]] = {}
         self.shiftable: dict[tuple[Dims, tuple[tuple[int, int, int], ...]], bool] = {}
 
     # -- between specs and layouts ----------------------------------------------------------------------

@@ -23,24 +23,11 @@ of shards alone that has to fit; what a dim has too many of has to leave it just
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import gcd
 from typing import NamedTuple
 
-from .layouts import SMALL, Atoms, Dims, Layout, Pending, Space
-
-
-class Change(NamedTuple):
-    """From the atoms on a dim to those at the goal."""
-
-    in_place: int
-    """Elements along the dim."""
-    steps: int
-    """About how many steps it takes."""
-    wrong: int
-    """Bytes to take off the atoms that are in the wrong place, at least."""
-    surplus: int
-    """Bytes to take off the shards that are too many, at least."""
+from .layouts import SMALL, Atoms, Change, Dims, Layout, Pending, Space
 
 
 class ChangesTo(dict[Atoms, Change]):
@@ -104,12 +91,13 @@ def bound_to(space: Space, goal: Layout) -> Callable[[Layout], tuple[int, int]]:
         to_dims = DimsTo(space, goal)
         if len(space.atoms) <= SMALL:  # else there are too many to keep
             space.to_dims[goal.dims] = to_dims
+    needed = space.elements(goal) * space.item_bytes
     combines: dict[Pending, Combine] = {}
 
     def bound(layout: Layout) -> tuple[int, int]:
         combine = combines.get(layout.pending)
         if combine is None:
-            combine = combines[layout.pending] = _combine(space, layout.pending, goal, to_dims.needed)
+            combine = combines[layout.pending] = _combine(space, layout.pending, goal, needed)
         steps, alone, least = combine
         left, more = to_dims[layout.dims]
         left += alone
@@ -120,7 +108,7 @@ def bound_to(space: Space, goal: Layout) -> Callable[[Layout], tuple[int, int]]:
     return lambda layout: (0, bound(layout)[1])  # nothing is known of other costs
 
 
-def _changes_to(space: Space, d: int, want: Atoms) -> ChangesTo:
+def _changes_to(space: Space, d: int, want: Atoms) -> Mapping[Atoms, Change]:
     key = (space.shape[d], want)  # dims of one size are alike
     found = space.changes.get(key)
     if found is None:

@@ -12,45 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import permutations
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
 
-from ..axes import Axes
-from ..sharding import ShardingSpec
-from .layouts import Atoms, Dims, Layout, Pending, Space
-
-if TYPE_CHECKING:
-    from .permute import Recipe
-
-Priced = tuple[int, Layout, "Recipe | None"]
-"""What a way costs, where it leads, and what it consists of if it is not a single move."""
-
-
-class Move(NamedTuple):
-    """A move by its name; ``elements`` is what one device puts in, padding included."""
-
-    kind: str
-    axes: Axes
-    elements: int
-    after: ShardingSpec
-    dim: int | None = None
-    to_dim: int | None = None
-    reduction: str | None = None
-
-
-class Offer:
-    """Moves out of a layout that cost ``floor`` or, where shards must be padded for them, more."""
-
-    __slots__ = ("atoms", "dim", "floor", "kind", "rest", "written")
-
-    def __init__(self, floor: int, kind: str, atoms: Atoms, dim: int = -1, rest: Pending = ()) -> None:
-        self.floor = floor
-        self.kind = kind
-        self.atoms = atoms
-        self.dim = dim
-        """What is undone, for all_gather and all_to_all."""
-        self.rest = rest
-        """What is still pending afterwards."""
-        self.written: list[Priced] | None = None
+from .layouts import Atoms, Dims, Layout, Move, Offer, Pending, Priced, Space
 
 
 def slices(space: Space, here: Layout, beyond: int) -> list[Priced]:

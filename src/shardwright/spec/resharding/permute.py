@@ -15,25 +15,14 @@ from __future__ import annotations
 from collections import Counter
 from functools import lru_cache
 from math import gcd, lcm, prod
-from typing import NamedTuple
 
 from ..axes import AxisRef, merge_axes
 from ..collective import collective_bytes
 from ..sharding import DimSpec, Shape, ShardingSpec
-from .layouts import Layout, Space, primes
-from .moves import Move
+from .layouts import Layout, Move, Recipe, Space, primes
 
 Counts = tuple[int, ...]
 """Shards of each dim."""
-
-
-class Recipe(NamedTuple):
-    """Counts of a finish: cut dims further, permute, shift shards between dims, gather."""
-
-    slices: tuple[int, ...]
-    shifts: tuple[tuple[int, int, int], ...] = ()
-    """(from dim, to dim, ways)"""
-    extras: tuple[int, ...] = ()
 
 
 def finish(space: Space, here: Layout, goal: Layout, budget: int) -> tuple[int, Layout, Recipe] | None:

@@ -1,6 +1,6 @@
 """A* over layouts.
 
-`bound` says what is left at least.  A permute can realise any arrangement with the same number of shards on
+`lower_bound` says what is left at least.  A permute can realise any arrangement with the same number of shards on
 each dim, so the search does not walk through permutes: from every layout it asks `permute.finish` what the
 rest costs with one permute in it.
 """
@@ -15,10 +15,10 @@ from ..axes import AxisRef, axes_size, merge_axes
 from ..collective import collective_bytes
 from ..mesh import DeviceMesh
 from ..sharding import DimSpec, Shape, ShardingSpec
-from .layouts import SMALL, Atoms, Dims, Layout, Pending, Space, expresses, make_atoms
+from .layouts import SMALL, Atoms, Dims, Layout, Move, Pending, Priced, Recipe, Space, expresses, make_atoms
 from .lower_bound import bound_to
-from .moves import Move, Priced, name_move, offers, slices, to_partials, write_out
-from .permute import Recipe, finish, forget_recipes, named_moves
+from .moves import name_move, offers, slices, to_partials, write_out
+from .permute import finish, forget_recipes, named_moves
 from .steps import CostFn, Step, bytes_cost
 
 EXPANSIONS = 1000

@@ -22,7 +22,8 @@ from ..axes import Axes, AxisRef, merge_axes
 from ..collective import collective_bytes
 from ..mesh import DeviceMesh
 from ..sharding import DimSpec, ShardingSpec, sort_partial
-from .steps import Step, nearest, reshard
+from .cheapest import nearest, reshard
+from .steps import Step
 
 Atoms = tuple[int, ...]
 Pending = tuple[tuple[int, str], ...]

@@ -1,0 +1,171 @@
+"""`Plan`: what users hold: a plan's data with its source and, lazily, its Program.  Look at it, ask it why, run it."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from ..cost import Hardware
+from ..cost.comm import sent_cost
+from ..cost.program import instr_cost
+from ..errors import GraphError
+from ..frontends.base import Source
+from ..ir.graph import Graph
+from ..ir.program import Collective, Program
+from ..lower import lower
+from ..plans import Complete, duration, gibibytes
+from ..plans.plan import Plan as Data
+from ..plans.plan import PlanCost
+from ..run.engine import Engine, Executed, engine_for
+from ..run.runner import Runner, Step
+from ..solve.planner import Planner
+from ..spec.axes import axes_text
+from .explain import explained
+
+
+class Plan:
+    """A plan together with its program: what was asked, planned and kept is what runs.
+
+    ``plan(*args)`` runs it once on whole arrays; ``plan.step()`` trains it, with state kept in shards.
+    """
+
+    def __init__(self, data: Data, source: Source, planner: Planner, mesh: Any = None, engine: Any = None) -> None:
+        self.data = data
+        """What was decided; it travels as JSON."""
+        self.source = source
+        """What was captured."""
+        self.planner = planner
+        """The program with what was asked, to ask more about it."""
+        self._mesh, self._engine = data.mesh if mesh is None else mesh, engine
+
+    # -- the data -------------------------------------------------------------------------------------------
+
+    @property
+    def complete(self) -> Complete:
+        return self.data.complete
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that the decisions speak of: as captured, after the plan's rewrites."""
+        return self.complete.graph
+
+    @property
+    def cost(self) -> PlanCost:
+        return self.data.cost
+
+    @property
+    def memory(self) -> int:
+        """Peak bytes of a device."""
+        return self.data.memory
+
+    @property
+    def lower_bound(self) -> int:
+        return self.data.lower_bound
+
+    @property
+    def gap(self) -> float:
+        return self.data.gap
+
+    @property
+    def solver(self) -> str:
+        return self.data.solver
+
+    @property
+    def specs(self) -> dict[str, str]:
+        """The sharding of every input, by name."""
+        return self.data.inputs
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know, such as ops without a rule."""
+        return self.data.notes
+
+    @property
+    def hardware(self) -> Hardware:
+        return self.planner.hardware
+
+    @cached_property
+    def program(self) -> Program:
+        return lower(self.complete) if self.data.program is None else self.data.program
+
+    @property
+    def collectives(self) -> list[Collective]:
+        return self.program.collectives
+
+    def to_json(self) -> str:
+        return self.data.to_json()
+
+    def diff(self, other: Plan) -> list[str]:
+        """What another plan does otherwise, a line each."""
+        if not isinstance(other, Plan):
+            raise GraphError(f"a plan cannot be compared with a {type(other).__name__}", help="give another plan")
+        return self.data.diff(other.data)
+
+    # -- running --------------------------------------------------------------------------------------------
+
+    @cached_property
+    def runner(self) -> Runner:
+        """The Program compiled, once, for the engine that this process has."""
+        engine = engine_for(self._mesh, self.source.framework, self._engine)
+        return Runner(self.source, self.program, engine)
+
+    @property
+    def engine(self) -> Engine:
+        return self.runner.engine
+
+    @property
+    def executed(self) -> Executed | None:
+        """What the last call did: collectives, peak of live bytes."""
+        return self.runner.executed
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run on the virtual mesh, or on the processes that torchrun started: whole tensors in, whole tensors out."""
+        return self.runner(*args, **kwargs)
+
+    def step(self) -> Step:
+        """The plan's own program as a training step: parameters and optimizer state are kept in shards.
+
+        ``step(*batch)`` runs one; ``step.sync()`` writes the state back into model and optimizer.
+        """
+        if not self.source.graph.updates and not self.source.gradients:
+            raise GraphError(
+                "the planned program changes no state, so there is nothing to train",
+                help="plan with optimizer= and loss=, or call the plan",
+            )
+        return Step(self.runner, self)
+
+    # -- looking at it --------------------------------------------------------------------------------------
+
+    def __str__(self) -> str:
+        data = self.data
+        gap = f"within {100 * data.gap:.2f}% of the best" if data.gap else "no plan is better"
+        if not data.lower_bound and data.cost.objective:
+            gap = "how good is not known"
+        ours = data.cost.objective
+        spent, sent = (duration(time, beside=ours) for time in (data.cost.compute, data.cost.communication))
+        return (
+            f"{data.name} on ({data.mesh}), {data.hardware}: {duration(ours)} a step "
+            f"({spent} compute, {sent} communication), {gibibytes(data.memory)}; {gap} ({data.solver})"
+        )
+
+    def explain(self, name: str) -> str:
+        """How a value is sharded, what every other sharding would cost, and what makes the next best one cost more.
+
+        ``name`` is that of an input or of an intermediate value.  All else is chosen anew around each sharding.
+        """
+        return explained(self.planner, self.data, name)
+
+    def trace(self) -> str:
+        """The program's own lines with what each costs: collectives, shardings, time."""
+        hardware = self.hardware.on(self.program.mesh)
+        lines: dict[str, list[str]] = {}
+        for instr in self.program.instrs:
+            where = str(instr.source) if instr.source is not None else "(elsewhere)"
+            if instr.is_collective:
+                time = sent_cost(instr.op, instr.axes, instr.bytes, hardware)
+            else:
+                time = instr_cost(self.program, instr, hardware, self.complete.graph)
+            made = ", ".join(str(self.program.values[value]) for value in instr.results)
+            over = f" over {axes_text(instr.axes)}, {instr.bytes} B" if instr.is_collective else ""
+            lines.setdefault(where, []).append(f"    {duration(time):>11}  {instr.op}{over}  {made}")
+        return "\n".join(line for where, parts in lines.items() for line in (where, *parts))

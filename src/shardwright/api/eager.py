@@ -1,0 +1,22 @@
+"""One call on arrays in shards as a Program: what `arrays` and `tensors` share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..cost.hardware import hardware_of
+from ..ir.graph import Graph
+from ..ir.program import Program
+from ..lower import lower
+from ..plans.asked import Asked
+from ..plans.requests import Request
+from ..solve.planner import Planner
+from ..spec.mesh import DeviceMesh
+from ..spec.sharding import ShardingSpec
+
+
+def program_by_specs(graph: Graph, mesh: DeviceMesh, specs: Sequence[ShardingSpec]) -> Program:
+    """A program of one call, whose arguments are sharded so."""
+    names = [graph.values[value].name for value in graph.inputs]
+    requests = [Request("in_specs", (name, str(spec)), spec=spec) for name, spec in zip(names, specs)]
+    return lower(Planner(graph, mesh, hardware_of("virtual"), Asked.of(graph, mesh, requests)).said)

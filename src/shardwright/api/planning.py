@@ -1,0 +1,272 @@
+"""`plan`: the plan with the least predicted step time, with its bound; `compare`: plans and recipes in one table.
+
+A program is captured, the planner decides, the decisions are lowered, and what is reported is read off the lowered
+Program.  Where this process is one of several, rank 0 plans and the others get its plan.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..cost.files import preset_names
+from ..cost.hardware import hardware_of
+from ..cost.machine import Hardware
+from ..discover.on_demand.learn import learn_ops
+from ..errors import GraphError, PlanInfeasible, ShardwrightError, SpecError
+from ..frontends.base import Source, capture_source
+from ..ir.digest import program_hash
+from ..ir.graph import Graph, Node
+from ..plans import PlanCost, complete_of, duration, gibibytes, read_plan, table
+from ..plans.asked import Asked
+from ..plans.plan import Plan as Data
+from ..plans.plan import Rewrite
+from ..plans.requests import Request, amount, read_requests, requests_of
+from ..propagation import rule_of
+from ..run.engine import share_between_processes
+from ..solve.planner import Planner, apply_rewrite, check_recipe, check_solver
+from ..solve.recipes import RECIPES
+from ..spec.mesh import DeviceMesh
+from ..spec.rule import OpShardingRule
+from .arguments import call_of, check_path, check_time_limit, mesh_of
+from .artefact import Plan
+from .infeasible import diagnosed
+from .specs import tree_requests
+
+
+@dataclass(frozen=True)
+class Learning:
+    """Whether ops without a rule are studied, and the user's book of what was found."""
+
+    learn: bool = False
+    rule_book: str | Path | None = None
+
+    def run(self, graph: Graph) -> tuple[str, ...]:
+        """Look at the ops of a program; notes about what was found."""
+        if not self.learn and self.rule_book is None:
+            return ()
+        return learn_ops(graph, self.rule_book, self.learn)
+
+
+def plan(
+    fn: Callable[..., Any],
+    *args: Any,
+    mesh: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    in_specs: Any = None,
+    out_specs: Any = None,
+    constraints: Any = None,
+    memory: int | str | None = None,
+    hardware: Any = "h100",
+    solver: str = "auto",
+    recipe: str | None = None,
+    time_limit: float | None = None,
+    optimizer: Any = None,
+    loss: Any = None,
+    learn: bool = False,
+    rule_book: str | Path | None = None,
+    uneven: bool = False,
+    **named: Any,
+) -> Plan:
+    """The plan with the least predicted step time that fits in memory.
+
+    ``fn`` is a function of NumPy arrays or PyTorch tensors, or a PyTorch module; with ``optimizer`` or ``loss`` it is
+    a training step.  Its keyword arguments are ``kwargs``, or plain keywords that its signature names.  ``constraints``
+    is a mapping of names or patterns to shardings, `pin`, `forbid` and `cap_gather`, or a list of these; ``memory``
+    limits bytes per device; ``solver`` is ``"auto"``, ``"elimination"``, ``"ilp"``, ``"search"``, ``"messages"`` or
+    ``"simple"``; ``recipe`` forces a named baseline.  With ``learn`` ops that the rule book does not know are studied
+    by execution, and what is found is used and kept in the file ``rule_book``, if one is named.  With ``uneven`` dims
+    may be split that do not divide; shards then count as large as the largest.
+
+    >>> import numpy as np
+    >>> from shardwright import ShapeDtype
+    >>> x, w = ShapeDtype((4096, 1024), np.float32), ShapeDtype((1024, 1024), np.float32)
+    >>> best = plan(lambda x, w: x @ w, x, w, mesh="d=8")
+    >>> best.specs["x"], best.gap, best.collectives
+    ('[d, _]', 0.0, [])
+    """
+    check_solver(solver)
+    check_time_limit(time_limit)
+    check_path(rule_book, "rule_book")
+    if recipe is not None:
+        check_recipe(recipe)
+    call = call_of(fn, args, kwargs, named, plan, "plan")
+    on = mesh_of(mesh)
+    limits = limit_requests(memory, uneven, recipe)
+    source = capture_source(fn, args, call, optimizer=optimizer, loss=loss)
+    requests = [*tree_requests(source, fn, args, call, in_specs, out_specs), *requests_of(constraints), *limits]
+    planner = planner_of(source, on, requests, hardware, Learning(learn, rule_book))
+    return Plan(decided(planner, source, solver, time_limit), source, planner, mesh)
+
+
+def limit_requests(memory: int | str | None, uneven: bool = False, recipe: str | None = None) -> list[Request]:
+    """What limits the choice, beside shardings."""
+    found = [] if memory is None else [Request("memory", amount(memory, "memory"))]
+    found += [Request("uneven", "yes")] if uneven else []
+    return [*found, *([] if recipe is None else [Request("recipe", recipe)])]
+
+
+def planner_of(
+    source: Source,
+    mesh: DeviceMesh,
+    requests: Iterable[Request],
+    hardware: Any,
+    learning: Learning,
+    stays: bool = False,
+) -> Planner:
+    """A captured program on a mesh, with what was asked of it."""
+    about = hardware_of(hardware).on(mesh)
+    asked = Asked.of(source.graph, mesh, requests, stays)
+    return Planner(source.graph, mesh, about, asked, learning.run(source.graph))
+
+
+def decided(planner: Planner, source: Source, solver: str, time_limit: float | None) -> Data:
+    """The best plan; of several processes rank 0's, which the others bind to what they captured."""
+
+    def make() -> Data:
+        try:
+            return planner.best(solver, time_limit)
+        except PlanInfeasible as error:
+            raise diagnosed(planner, error, solver, time_limit) from None
+
+    mine: list[Data] = []
+
+    def text() -> str:
+        mine.append(make())
+        return mine[0].to_json()
+
+    shared = share_between_processes(text, planner.mesh, source.framework.processes)
+    if shared is None:
+        return make()
+    return mine[0] if mine else bound(read_plan(shared), planner, "rank 0 planned")
+
+
+def bound(record: Mapping[str, Any], planner: Planner, whose: str) -> Data:
+    """A plan's record bound to a program: its decisions read, and its cost and memory computed from the Program."""
+    if planner.source_hash != record["source"]:
+        raise GraphError(
+            f"{whose} for another program",
+            rows=[("plan", f"{record['name']} {record['source'][:12]}"), ("program", planner.source_hash[:12])],
+            help="plan this program anew",
+        )
+    asked = planner.requested
+    for entry in record["rewrites"]:
+        asked = apply_rewrite(Rewrite(entry["name"], entry["arguments"]), asked)
+    complete = complete_of(record, asked.graph, planner.mesh, _rule_of)
+    return planner.priced(complete, record["solver"], record["lower_bound"], record["timed_out"], asked)
+
+
+def _rule_of(graph: Graph, node: Node) -> OpShardingRule | None:
+    view = rule_of(graph, node)
+    return None if view is None else view.rule
+
+
+def compare(
+    fn: Callable[..., Any],
+    *args: Any,
+    mesh: Any,
+    plans: Plan | Sequence[Plan] = (),
+    **about: Any,
+) -> str:
+    """The planner's plan, recipes and given plans in one table, best first; ``about`` is what `plan` takes."""
+    plans = [plans] if isinstance(plans, Plan) else list(plans)
+    for other in plans:
+        if not isinstance(other, Plan):
+            raise SpecError(
+                f"plans= takes what sw.plan returned, not a {type(other).__name__}",
+                help="read a file with sw.load_plan",
+            )
+    if "recipe" in about:
+        raise SpecError("compare shows all recipes, so recipe= says nothing", help="leave it out")
+    best = plan(fn, *args, mesh=mesh, **about)
+    limit = best.planner.asked.memory
+    rows: list[tuple[int, list[str]]] = []
+
+    def add(name: str, cost: PlanCost, held: int, count: int) -> None:
+        fits = "" if limit is None or held <= limit else "does not fit"
+        times = (cost.objective, cost.compute, cost.communication)
+        figures = [duration(time, beside=best.cost.objective) for time in times]
+        rows.append((cost.objective, [name, *figures, gibibytes(held), str(count), fits]))
+
+    add(f"plan ({best.solver})", best.cost, best.memory, len(best.collectives))
+    for i, other in enumerate(plans):
+        add(f"given {i}: {other.solver}", other.cost, other.memory, len(other.collectives))
+    free = best.planner.keeping(tuple(r for r in best.planner.requested.requests if r.memory is None))
+    for name in RECIPES:
+        try:
+            data = free.by_recipe(name)
+        except ShardwrightError:
+            continue  # it does not fit the program
+        if free.broken(data):
+            continue
+        assert data.program is not None
+        add(name, data.cost, data.memory, len(data.program.collectives))
+    head = ["plan", "objective", "compute", "communication", "memory", "collectives", ""]
+    return table([head, *(row for _, row in sorted(rows, key=lambda pair: pair[0]))])
+
+
+def load_plan(
+    text: str | os.PathLike[str],
+    fn: Callable[..., Any],
+    *args: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    hardware: Any = None,
+    optimizer: Any = None,
+    loss: Any = None,
+    rule_book: str | Path | None = None,
+    **named: Any,
+) -> Plan:
+    """A plan from its JSON (the text, or the path of a file), for this program; one for another program is refused.
+
+    The program is captured and the hash of its graph compared; ``optimizer`` and ``loss`` as for `plan`.  ``hardware``
+    is what it was planned for; a preset is found by the plan's word.  A plan that splits ops by rules that were learned
+    needs their ``rule_book``.
+    """
+    record = read_plan(_text_of(text))
+    check_path(rule_book, "rule_book")
+    call = call_of(fn, args, kwargs, named, load_plan, "load_plan")
+    about = _machine(record["hardware"]) if hardware is None else hardware_of(hardware)
+    if about.name != record["hardware"]:
+        raise GraphError(
+            "the plan was made for another machine",
+            rows=[("plan", record["hardware"]), ("hardware", about.name)],
+            help="pass hardware= as it was planned for, or plan anew",
+        )
+    source = capture_source(fn, args, call, optimizer=optimizer, loss=loss)
+    return bind_plan(record, source, about, Learning(rule_book=rule_book))
+
+
+def bind_plan(record: Mapping[str, Any], source: Source, hardware: Any, learning: Learning) -> Plan:
+    """A plan's record with the program that it is for."""
+    mesh = DeviceMesh(record["meshes"][0])
+    if program_hash(source.graph) != record["source"]:  # before names are looked for in another program
+        bound(record, Planner(source.graph, mesh, hardware_of(hardware), Asked(source.graph)), "the plan is")
+    planner = planner_of(source, mesh, read_requests(record["asked"]), hardware, learning)
+    return Plan(bound(record, planner, "the plan is"), source, planner)
+
+
+def _text_of(text: str | os.PathLike[str]) -> str:
+    if not isinstance(text, str | os.PathLike):
+        raise SpecError(f"load_plan takes a plan's JSON as text or a file, not a {type(text).__name__}", help=_READ)
+    if isinstance(text, str) and text.lstrip().startswith(("{", "[")):
+        return text
+    try:
+        return Path(text).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise GraphError(f"no plan can be read from {str(text)[:80]!r}: {reason}", help=_READ) from None
+
+
+_READ = 'give what to_json() returned, or the file that it was written to: load_plan("plan.json", fn, *args)'
+
+
+def _machine(name: str) -> Hardware:
+    """The preset of this name."""
+    for preset in (*preset_names(), "virtual"):
+        found = hardware_of(preset)
+        if found.name == name:
+            return found
+    raise GraphError(f"the plan was made for {name!r}, which is no preset", help="pass hardware= as it was planned for")

@@ -1,0 +1,27 @@
+"""`OpLibrary`: who runs an op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...ir.graph import TensorType
+from ..operator import Library
+
+Operands = Sequence[Any]
+Prepare = Callable[[str, Mapping[str, Any], Sequence[TensorType]], Callable[[Operands], tuple[Any, ...]]]
+
+
+@dataclass(frozen=True)
+class OpLibrary:
+    """Who runs an op."""
+
+    library: Library
+    prepare: Prepare
+    identity: tuple[str, str]
+    """The op's signature, and the library with its version."""
+    names: tuple[str, ...] = ()
+    """Of the op's parameters that are tensors."""
+    refused: str = ""
+    """Why runs of it cannot be compared."""

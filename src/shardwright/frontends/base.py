@@ -1,0 +1,215 @@
+"""`Source`: what a frontend captured, in the one form that planning, running and training read.
+
+A graph's inputs are the *data* of a call first (the arrays among its arguments), then *state*: whatever else the
+program reads, each with a way to read it and, where the program changes it, to write it back.  `Input` says what each
+is.  `Framework` is the other half of a frontend: how single ops are computed on real arrays, and the few array
+operations that collectives are made of.
+
+| a frontend is | |
+|---|---|
+| a package in `frontends/` | found by listing; importing it imports no framework |
+| ``accepts(fn, args, kwargs)`` | whether it knows such a call; looks into ``sys.modules`` |
+| ``FRAMEWORK`` | its `Framework` |
+| ``source_of(fn, args, kwargs, optimizer=None, loss=None, training=False)`` | captures it |
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from ..errors import SpecError
+from ..ir.graph import Graph, TensorType
+
+PARAMETER, BUFFER, OPTIMIZER, GRADIENT = "parameter", "buffer", "optimizer state", "gradient"
+DATA, OPTION, RANDOM, CONSTANT = "data", "option", "random key", "constant"
+ROLES = (PARAMETER, BUFFER, OPTIMIZER, GRADIENT, DATA, OPTION, RANDOM, CONSTANT)
+FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
+Prepared = Callable[[Sequence[Any]], tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """What one input of a captured graph is."""
+
+    name: str
+    role: str
+    module: str = ""
+    """The path of the module that holds it."""
+    owner: str = ""
+    """For state of a parameter (moments, gradients): the parameter's name."""
+    batch_dim: int | None = None
+    """For data: the dim that counts examples; None where it has none or nobody knows."""
+
+
+class Arrays(Protocol):
+    """The handful of array operations that collectives are made of, for one framework."""
+
+    def concatenate(self, parts: Sequence[Any], dim: int) -> Any: ...
+
+    def combine(self, kind: str, parts: Sequence[Any]) -> Any: ...
+
+    def part(self, array: Any, dim: int, start: int, stop: int) -> Any: ...
+
+    def neutral_like(self, kind: str, array: Any) -> Any: ...
+
+    def number(self, value: int) -> Any: ...
+
+    def shape(self, array: Any) -> tuple[int, ...]: ...
+
+    def item_bytes(self, array: Any) -> int: ...
+
+
+class HostArrays(Arrays, Protocol):
+    """The same, and what takes whole arrays apart on the host and puts them together."""
+
+    def at(self, array: Any, slices: tuple[slice, ...]) -> Any:
+        """A part of a whole array: a view where the framework has views."""
+
+    def joined(self, like: Any, shape: Sequence[int], parts: Sequence[tuple[tuple[slice, ...], Any]]) -> Any:
+        """A whole array, of the element type of ``like``, from its parts and where they stand."""
+
+
+class Framework(Protocol):
+    """How ops are computed on real arrays."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def arrays(self) -> HostArrays: ...
+
+    @property
+    def processes(self) -> str | None:
+        """The engine that runs its programs on several processes, if there is one."""
+
+    def prepare(self, op: str, attrs: Mapping[str, Any], results: Sequence[TensorType]) -> Prepared: ...
+
+    def leaves(self, tree: Any) -> list[Any]:
+        """The arrays (or what stands for one) among nested containers, in order."""
+
+    def array_type(self, array: Any) -> TensorType: ...
+
+    def signature(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
+        """Equal for calls that one captured program serves."""
+
+
+class Leaf:
+    """Stands for an array in the tree of a result."""
+
+
+class Source(ABC):
+    """A captured program: its graph, what its inputs are, and how calls and state go in and out of it."""
+
+    graph: Graph
+
+    @property
+    @abstractmethod
+    def framework(self) -> Framework: ...
+
+    @property
+    @abstractmethod
+    def inputs_are(self) -> tuple[Input, ...]:
+        """For every input of the graph what it is, data first."""
+
+    @property
+    def data_count(self) -> int:
+        return sum(about.role == DATA for about in self.inputs_are)
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """For every node: forward, backward or update."""
+        return (FORWARD,) * len(self.graph.nodes)
+
+    # -- a call ---------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The data of a call, looked at: built, shaped and typed as it was when the program was captured."""
+
+    @abstractmethod
+    def result(self, outputs: Sequence[Any]) -> Any:
+        """What the program returns, from the graph's outputs."""
+
+    @abstractmethod
+    def result_tree(self) -> Any:
+        """What it returns, with a `Leaf` for each array."""
+
+    @property
+    def results(self) -> int:
+        """How many of the graph's outputs are what the program returns; gradients and new state follow."""
+        return len(self.framework.leaves(self.result_tree()))
+
+    def deliver(self, given: Sequence[Any], outputs: Sequence[Any]) -> Any:
+        """After a call: write what the program changes to where it was read from, and return what it returns."""
+        count = len(given)
+        for position, output in self.graph.updates:
+            if position < count:
+                self.write_data(given[position], outputs[output])
+            else:
+                self.write(position - count, outputs[output])
+        for name, output in self.gradients.items():
+            self.write_gradient(name, outputs[output])
+        return self.result(outputs)
+
+    # -- state ----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def read(self, slot: int) -> Any:
+        """The present array of a piece of state; slots are the graph's inputs after the data."""
+
+    @abstractmethod
+    def write(self, slot: int, array: Any) -> None:
+        """Put the next state where the present one was read from."""
+
+    def write_data(self, given: Any, array: Any) -> None:
+        """Change an argument in place, as the program did."""
+        raise SpecError("a captured program changes an argument, which its frontend cannot")
+
+    gradients: Mapping[str, int] = MappingProxyType({})
+    """Parameter -> output: gradients that the program leaves beside its results."""
+
+    def write_gradient(self, name: str, array: Any) -> None:
+        raise SpecError("this frontend has no gradients")
+
+    # -- what may change ------------------------------------------------------------------------------------
+
+    def fingerprint(self) -> str:
+        """Of what cannot change without a new program."""
+        return ""
+
+    @abstractmethod
+    def recapture(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Source:
+        """The same program for data of other shapes."""
+
+
+# -- which frontend -------------------------------------------------------------------------------------------
+
+
+def frontends() -> Iterator[Any]:
+    """All packages of `frontends/`, by listing; NumPy, which takes any function, last."""
+    here = sys.modules[__package__ or "shardwright.frontends"]
+    names = [module.name for module in pkgutil.iter_modules(here.__path__) if module.ispkg]
+    for name in sorted(names, key=lambda name: (name == "numpy", name)):
+        yield importlib.import_module(f"{here.__name__}.{name}")
+
+
+def frontend_for(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """The frontend that knows such a function and such arguments."""
+    for frontend in frontends():
+        if frontend.accepts(fn, args, kwargs):
+            return frontend
+    known = ", ".join(module.__name__.rpartition(".")[2] for module in frontends())
+    raise SpecError("no frontend knows such a function", rows=[("frontends", known)])
+
+
+def capture_source(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], **training: Any) -> Source:
+    """What its frontend captures of a function; ``training`` as for ``source_of``."""
+    source: Source = frontend_for(fn, args, kwargs).source_of(fn, args, kwargs, **training)
+    return source

@@ -1,0 +1,58 @@
+"""The array operations behind collectives, on PyTorch tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+_COMBINE: dict[str, Any] = {
+    "sum": torch.add, "avg": torch.add, "max": torch.maximum, "min": torch.minimum, "prod": torch.mul,
+}  # fmt: skip
+
+
+class TorchArrays:
+    """NaN is kept in max and min, as PyTorch's maximum and minimum do.
+
+    >>> TorchArrays().combine("max", [torch.tensor([1.0]), torch.tensor([float("nan")])])
+    tensor([nan])
+    """
+
+    def concatenate(self, parts: Sequence[Any], dim: int) -> Any:
+        return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim)
+
+    def combine(self, kind: str, parts: Sequence[Any]) -> Any:
+        if parts[0].dtype == torch.bool and kind in ("sum", "avg"):
+            raise TypeError("a pending sum of booleans has no meaning")
+        add = _COMBINE[kind]
+        total = parts[0]
+        for part in parts[1:]:
+            total = add(total, part)
+        if kind == "avg":
+            total = torch.true_divide(total, len(parts)).to(parts[0].dtype)
+        return total
+
+    def part(self, array: Any, dim: int, start: int, stop: int) -> Any:
+        return array.narrow(dim, start, stop - start)
+
+    def neutral_like(self, kind: str, array: Any) -> Any:
+        return torch.ones_like(array) if kind == "prod" else torch.zeros_like(array)
+
+    def number(self, value: int) -> Any:
+        return torch.tensor(value, dtype=torch.int64)
+
+    def shape(self, array: Any) -> tuple[int, ...]:
+        return tuple(array.shape)
+
+    def item_bytes(self, array: Any) -> int:
+        return int(array.element_size())
+
+    def at(self, array: Any, slices: tuple[slice, ...]) -> Any:
+        return array.detach()[slices]
+
+    def joined(self, like: Any, shape: Sequence[int], parts: Sequence[tuple[tuple[slice, ...], Any]]) -> Any:
+        whole = like.new_empty(tuple(shape))
+        for where, part in parts:
+            whole[where] = part
+        return whole

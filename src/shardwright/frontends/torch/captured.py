@@ -1,0 +1,391 @@
+"""`capture`, `capture_step`: run a program once on fake tensors, and keep what it did as a `Graph`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from ...errors import TraceError
+from ...ir.digest import program_hash
+from ...ir.graph import Graph, TensorType
+from ..base import (
+    BUFFER,
+    CONSTANT,
+    DATA,
+    GRADIENT,
+    OPTIMIZER,
+    OPTION,
+    PARAMETER,
+    RANDOM,
+    Input,
+    Leaf,
+    Source,
+)
+from .aliasing import Record
+from .compute import run_graph
+from .dispatch import Interrupted, RecordingMode
+from .dtypes import tensor_type
+from .framework import TORCH
+from .neutral import neutral_forms
+from .private import FakeTensor, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
+from .recorder import Recorder
+from .state import Session, Slot, find_roots, named_arguments
+
+RANDOM_TYPE = TensorType((2,), "i64")
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+
+
+@dataclass(frozen=True)
+class Captured(Source):
+    """A captured program.
+
+    The graph's inputs are the tensors among the arguments, then ``slots`` (parameters, buffers, gradients, optimizer
+    state), then ``consts``: real tensors that the program came upon.  Its outputs are the tensors of the result, then
+    ``gradients``, then the next states named in ``graph.updates``.
+    """
+
+    graph: Graph
+    in_spec: Any
+    out_spec: Any
+    out_static: tuple[Any, ...]
+    """The leaves of the result: a number where it is no tensor, else None."""
+    out_tensors: tuple[bool, ...]
+    statics: tuple[Any, ...]
+    """What among the arguments is no tensor: part of the program."""
+    leaves: int
+    slots: tuple[Slot, ...]
+    consts: tuple[Any, ...]
+    gradients: dict[str, int] = field(default_factory=dict)
+    """Parameter to output: gradients that the program leaves in ``.grad``, where there was none."""
+    cleared: tuple[str, ...] = ()
+    """Parameters whose gradient the program resets to None."""
+    roots: tuple[tuple[str, Any], ...] = field(default=(), compare=False, repr=False)
+    """Modules and optimizers that it was captured from."""
+    again: Callable[[tuple[Any, ...], dict[str, Any]], Captured] | None = field(default=None, compare=False, repr=False)
+    """Captures the same for other arguments."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.graph.values[value].name for value in self.graph.inputs)
+
+    def inputs(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """The graph's inputs for these arguments, with the state as it is now."""
+        state = [slot.read() for slot in self.slots]
+        return [*self.tensors(*args, **kwargs), *state, *self.consts]
+
+    def tensors(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """The tensors among these arguments, which must be those of the capture but for their numbers."""
+        leaves, spec = tree_flatten((args, kwargs))
+        if spec != self.in_spec:
+            raise TraceError(
+                "the arguments are not built as they were when the program was captured",
+                help="capture it again for these arguments",
+            )
+        statics = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
+        for leaf, known in zip(statics, self.statics):
+            if leaf is not known and (not isinstance(known, _PLAIN) or leaf != known):
+                raise TraceError(
+                    f"an argument was {_brief(known)} when the program was captured, and is {_brief(leaf)} now",
+                    help="only tensors may change between calls; capture the program again for another value",
+                )
+        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate on real tensors: returns what the program returns, and changes what it changes."""
+        inputs = self.inputs(*args, **kwargs)
+        return self.deliver(inputs, run_graph(self.graph, inputs))
+
+    def deliver(self, given: Sequence[Any], outputs: Sequence[Any]) -> Any:
+        """Given the graph's outputs: change what the program changes, and return what it returns."""
+        state = [self.read(slot) for slot in range(len(self.graph.inputs) - self.leaves)]
+        held = {tensor.untyped_storage().data_ptr() for tensor in (*given, *state)}
+        outputs = [
+            output.clone() if output.untyped_storage().data_ptr() in held else output  # state is written in place below
+            for output in outputs
+        ]
+        for position, output in self.graph.updates:
+            if position < self.leaves:
+                self.write_data(given[position], outputs[output])
+            else:
+                self._put(position - self.leaves, outputs[output])
+        owners = {slot.name: slot.owner for slot in self.slots if slot.kind == PARAMETER}
+        for name, output in self.gradients.items():
+            owners[name].grad = outputs[output]
+        for name in self.cleared:
+            owners[name].grad = None
+        return self.result(outputs)
+
+    # -- as a `Source` --------------------------------------------------------------------------------------
+
+    framework = TORCH
+
+    @cached_property
+    def inputs_are(self) -> tuple[Input, ...]:
+        """Arguments, then slots, then constants; a constant that the program changes is its key of random numbers."""
+        graph, names = self.graph, self.names
+        shapes = [graph.type(value).shape for value in graph.inputs[: self.leaves]]
+        firsts = Counter(shape[0] for shape in shapes if shape)
+        batch = max(firsts, key=lambda size: firsts[size], default=None)
+        found = [
+            Input(name, DATA, batch_dim=0 if shape and shape[0] == batch else None)
+            for name, shape in zip(names, shapes)
+        ]
+        changed = {position for position, _ in graph.updates}
+        parameters = {id(slot.owner): slot.name for slot in self.slots if slot.kind == PARAMETER}
+        for position, slot in enumerate(self.slots, self.leaves):
+            own = slot.kind in (PARAMETER, BUFFER)
+            owner = "" if own else parameters.get(id(slot.owner), "")
+            number = not graph.type(graph.inputs[position]).shape and position not in changed
+            role = OPTION if slot.kind == OPTIMIZER and number else slot.kind
+            found.append(Input(slot.name, role, (slot.name if own else owner).rpartition(".")[0], owner))
+        rest = range(self.leaves + len(self.slots), len(graph.inputs))
+        return (*found, *(Input(names[at], RANDOM if at in changed else CONSTANT) for at in rest))
+
+    @property
+    def data_count(self) -> int:
+        return self.leaves
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        found = self.tensors(*args, **kwargs)
+        for value, tensor in zip(self.graph.inputs, found):
+            if tensor_type(tensor) != self.graph.type(value):
+                name, wanted = self.graph.values[value].name, self.graph.type(value)
+                raise TraceError(
+                    f"{name} is {tensor_type(tensor)}, but the program was captured for {wanted}",
+                    help="give tensors of these shapes and types, or capture the program again for others",
+                )
+        return found
+
+    def read(self, slot: int) -> Any:
+        return self.slots[slot].read() if slot < len(self.slots) else self.consts[slot - len(self.slots)]
+
+    def write(self, slot: int, array: Any) -> None:
+        self._put(slot, array.clone())
+
+    def _put(self, slot: int, array: Any) -> None:
+        if slot < len(self.slots):
+            self.slots[slot].write(array)
+        else:  # key and step of random numbers
+            self.consts[slot - len(self.slots)].copy_(array)
+
+    def write_data(self, given: Any, array: Any) -> None:
+        with torch.no_grad():
+            given.copy_(array)
+
+    def write_gradient(self, name: str, array: Any) -> None:
+        owner = next(slot.owner for slot in self.slots if slot.kind == PARAMETER and slot.name == name)
+        owner.grad = array.clone()
+
+    def result_tree(self) -> Any:
+        return tree_unflatten([Leaf() if is_tensor else None for is_tensor in self.out_tensors], self.out_spec)
+
+    @property
+    def results(self) -> int:
+        return sum(self.out_tensors)
+
+    def fingerprint(self) -> str:
+        """Of modules' modes, what is trained, and how optimizers group it; numbers among options may change."""
+        facts: list[object] = []
+        for name, root in self.roots:
+            if isinstance(root, torch.nn.Module):
+                facts += [(name, path, type(part).__name__, part.training) for path, part in root.named_modules()]
+                facts += [(name, path, p.requires_grad) for path, p in root.named_parameters()]
+            else:
+                facts += [(name, type(root).__name__, [len(group["params"]) for group in root.param_groups])]
+        return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+    def recapture(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Captured:
+        assert self.again is not None
+        return self.again(args, dict(kwargs))
+
+    def result(self, outputs: Sequence[Any]) -> Any:
+        """What the program returns, from the graph's outputs."""
+        tensors = iter(outputs)
+        filled = [
+            next(tensors) if is_tensor else static for is_tensor, static in zip(self.out_tensors, self.out_static)
+        ]
+        return tree_unflatten(filled, self.out_spec)
+
+    @property
+    def hash(self) -> str:
+        return program_hash(self.graph)
+
+
+def capture(fn: Callable[..., Any] | Any, *args: Any, **kwargs: Any) -> Captured:
+    """Capture a function, a module or an `ExportedProgram`.
+
+    Modules and optimizers that the function is, is given or closes over are state: inputs by name, and updates where
+    the program changes them.  A function that calls ``loss.backward()`` and ``optimizer.step()`` is a training step.
+    A module is captured without gradients.
+
+    >>> model = torch.nn.Linear(4, 2, device="meta")
+    >>> captured = capture(model, torch.zeros(3, 4))
+    >>> captured.names
+    ('input', 'weight', 'bias')
+    >>> [node.op for node in captured.graph.nodes]
+    ['aten.t', 'aten.addmm']
+    """
+    if isinstance(fn, torch.export.ExportedProgram):
+        from .exported import as_module
+
+        fn = as_module(fn)
+    made = _run(fn, fn, args, kwargs, grad=not isinstance(fn, torch.nn.Module))
+    return replace(made, again=lambda args, kwargs: capture(fn, *args, **kwargs))
+
+
+def capture_step(
+    model: Callable[..., Any] | Any,
+    *args: Any,
+    optimizer: torch.optim.Optimizer | None = None,
+    loss: Callable[[Any], Any] | None = None,
+    **kwargs: Any,
+) -> Captured:
+    """Capture forward, backward and, with an optimizer, its step.
+
+    ``loss`` makes the loss of what the model returns; without it that is the loss itself, or has it as ``.loss`` or
+    ``["loss"]``.  The program returns the loss; without an optimizer also the gradients.
+
+    >>> model = torch.nn.Linear(4, 2, device="meta")
+    >>> step = capture_step(model, torch.zeros(3, 4), loss=lambda out: out.sum())
+    >>> step.gradients
+    {'weight': 1, 'bias': 2}
+    """
+
+    def step(*args: Any, **kwargs: Any) -> Any:
+        out = model(*args, **kwargs)
+        value = loss(out) if loss is not None else _loss(out)
+        value.backward()
+        if optimizer is not None:
+            optimizer.step()
+            optimizer.zero_grad()
+        return value.detach()
+
+    made = _run(step, model, args, kwargs, grad=True, more=[("optimizer", optimizer)] if optimizer else ())
+    return replace(
+        made,
+        again=lambda args, kwargs: capture_step(model, *args, optimizer=optimizer, loss=loss, **kwargs),
+    )
+
+
+def _loss(out: Any) -> Any:
+    found = out.get("loss") if isinstance(out, dict) else getattr(out, "loss", None)
+    found = out if found is None else found
+    if not isinstance(found, torch.Tensor) or found.dim():
+        raise TraceError(
+            f"the model returns a {type(out).__name__}, in which there is no loss",
+            help="pass loss=, a function of what the model returns; or the labels, if the model takes them",
+        )
+    return found
+
+
+def _run(
+    fn: Any, named: Any, args: Sequence[Any], kwargs: dict[str, Any], grad: bool, more: Sequence[tuple[str, Any]] = ()
+) -> Captured:
+    session = Session([*find_roots(named, args, kwargs), *more])
+    recorder = Recorder()
+    mode = RecordingMode(recorder, session.scopes, session.fake)
+    grad = grad and torch.is_grad_enabled()
+    with session.swapped(), session.scopes.following(), torch.set_grad_enabled(grad):
+        leaves, in_spec = tree_flatten((tuple(args), kwargs))
+        stand_ins, tensors = _arguments(session, mode, named, args, kwargs, leaves)
+        for slot in session.slots:
+            mode.track(slot.fake, Record(recorder.input(tensor_type(slot.fake), slot.name)))
+        fake_args, fake_kwargs = tree_unflatten(stand_ins, in_spec)
+        with session.mode, mode, neutral_forms(recorder):
+            try:
+                result = fn(*fake_args, **fake_kwargs)
+            except Interrupted as stop:
+                raise stop.error from None
+        found, out_spec = tree_flatten(result)
+        outputs = [mode.value_of(leaf) for leaf in found if _is_output(leaf)]
+        ends = _gradients(session, mode, outputs)
+        states = [*((fake, fake) for fake in tensors), *((slot.fake, session.now(slot)) for slot in session.slots)]
+        updates = [
+            (i, mode.value_of(now))
+            for i, (before, now) in enumerate(states)
+            if now is not before or mode.written(before)
+        ]
+        if mode.random is not None:
+            position = [value for value, _ in recorder.inputs].index(mode.random)
+            updates.append((position, recorder.node("random.advance", [mode.random], [RANDOM_TYPE], {})[0]))
+    return Captured(
+        recorder.finish(_name(named), outputs, updates),
+        in_spec,
+        out_spec,
+        tuple(None if isinstance(leaf, torch.Tensor) else leaf for leaf in found),
+        tuple(isinstance(leaf, torch.Tensor) for leaf in found),
+        tuple(leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)),
+        len(tensors),
+        session.finished(),
+        tuple(mode.consts),
+        *ends,
+        roots=(*session.modules, *session.optimizers),
+    )
+
+
+def _arguments(
+    session: Session, mode: RecordingMode, fn: Any, args: Sequence[Any], kwargs: dict[str, Any], leaves: list[Any]
+) -> tuple[list[Any], list[Any]]:
+    """The leaves with fakes for tensors, and these fakes; a parameter among the arguments is the module's."""
+    names = [
+        name + keystr(path).replace("['", ".").replace("']", "").replace("[", ".").replace("]", "")
+        for name, argument in named_arguments(fn, args, kwargs)
+        for path, _ in tree_flatten_with_path(argument)[0]
+    ]
+    stand_ins: list[Any] = []
+    tensors: list[Any] = []
+    for name, leaf in zip(names, leaves, strict=True):
+        if not isinstance(leaf, torch.Tensor):
+            stand_ins.append(leaf)
+        elif id(leaf) in session.by_tensor:
+            raise TraceError(f"{name} is a parameter of a module that is captured", help="pass the module only")
+        else:
+            fake = session.fake(leaf)
+            mode.track(fake, Record(mode.recorder.input(tensor_type(fake), name)))
+            stand_ins.append(fake)
+            tensors.append(fake)
+    return stand_ins, tensors
+
+
+def _is_output(leaf: Any) -> bool:
+    if isinstance(leaf, torch.Tensor):
+        return True
+    if isinstance(leaf, _PLAIN):
+        return False
+    raise TraceError(
+        f"the program returns a {type(leaf).__name__}",
+        help="return tensors, numbers, or dicts, lists and tuples of them (for a model with a cache: use_cache=False)",
+    )
+
+
+def _gradients(session: Session, mode: RecordingMode, outputs: list[int]) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Gradients are left in ``.grad``: new ones are outputs, old ones state."""
+    before = {id(slot.owner): slot for slot in session.slots if slot.kind == GRADIENT}
+    made: dict[str, int] = {}
+    cleared: list[str] = []
+    for slot in session.slots:
+        if slot.kind != PARAMETER:
+            continue
+        grad, held = slot.fake.grad, before.get(id(slot.owner))
+        if grad is None and held is not None:
+            cleared.append(slot.name)
+        elif isinstance(grad, FakeTensor) and (held is None or grad is not held.fake):
+            made[slot.name] = len(outputs)
+            outputs.append(mode.value_of(grad))
+    return made, tuple(cleared)
+
+
+def _brief(item: Any) -> str:
+    return repr(item) if isinstance(item, _PLAIN) else f"another {type(item).__name__}"
+
+
+def _name(fn: Any) -> str:
+    inner = getattr(fn, "func", fn)  # of a functools.partial
+    name = getattr(inner, "__name__", type(inner).__name__)
+    return "main" if name == "<lambda>" else str(name)

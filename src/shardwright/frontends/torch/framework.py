@@ -1,0 +1,45 @@
+"""`TORCH`: how PyTorch computes ops, as a value that engines are handed."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ...ir.graph import TensorType
+from ..base import Leaf, Prepared
+from .arrays import TorchArrays
+from .compute import prepare
+from .dtypes import tensor_type
+from .private import tree_flatten
+
+
+class TorchFramework:
+    """PyTorch, as engines see it."""
+
+    name = "torch"
+    processes = "torch"
+    arrays = TorchArrays()
+
+    def prepare(self, op: str, attrs: Mapping[str, Any], results: Sequence[TensorType]) -> Prepared:
+        return prepare(op, attrs, results)
+
+    def leaves(self, tree: Any) -> list[Any]:
+        return [leaf for leaf in tree_flatten(tree)[0] if isinstance(leaf, torch.Tensor | Leaf)]
+
+    def array_type(self, array: Any) -> TensorType:
+        return tensor_type(array)
+
+    def signature(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
+        leaves, tree = tree_flatten((args, dict(kwargs)))
+        return str(tree), tuple(map(_kind, leaves)), torch.is_grad_enabled()
+
+
+def _kind(leaf: Any) -> Hashable:
+    if isinstance(leaf, torch.Tensor):
+        return tuple(leaf.shape), str(leaf.dtype), leaf.requires_grad
+    return repr(leaf)
+
+
+TORCH = TorchFramework()

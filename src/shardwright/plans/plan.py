@@ -1,0 +1,281 @@
+"""`Plan`: what was decided, as data: the graph that it is for, what was asked, every sharding, cost, memory, bound.
+
+A plan belongs to one program (by the hash of its graph *as captured*) and one mesh.  It travels as JSON with a schema
+version, and needs no solver to be run.  The JSON has room for several meshes and pieces; there is one of each so far.
+What a file claims of cost, memory and bound is shown as its claim only until the plan is bound to its program.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from ..errors import GraphError, ShardwrightError
+from ..ir.graph import Graph, Node
+from ..ir.json import strict_loads, take
+from ..ir.program import Program
+from ..spec.axes import Axes, axes_text
+from ..spec.mesh import DeviceMesh
+from ..spec.rule import OpShardingRule
+from ..spec.sharding import ShardingSpec
+from .amounts import duration, gibibytes
+from .asked import Asked
+from .complete import Complete, Decision
+
+FORMAT = "shardwright.plan"
+VERSION = 4
+RuleOf = Callable[[Graph, Node], OpShardingRule | None]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCost:
+    """Picoseconds of a step on one device."""
+
+    compute: int
+    communication: int
+    hidden: int = 0
+    """Communication that is taken to hide behind compute."""
+    exposed: int = 0
+    """Communication that shows when the plan's schedule is simulated."""
+
+    @property
+    def objective(self) -> int:
+        """What plans are chosen by."""
+        return self.compute + self.communication - self.hidden
+
+    @property
+    def total(self) -> int:
+        return self.compute + self.communication
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """A pass over the graph that came before the decisions: its name and arguments, replayed where a plan is loaded."""
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A plan: everything that was decided for one program on one mesh."""
+
+    source: str
+    """Hash of the graph as captured."""
+    hardware: str
+    asked: Asked
+    """Bound to the graph that the decisions speak of."""
+    complete: Complete
+    cost: PlanCost
+    memory: int
+    """Peak bytes of a device."""
+    lower_bound: int
+    """No plan within the planner's strategies has a lower objective; 0 where nothing is known."""
+    solver: str
+    """Who decided: a solver, a recipe, or ``specs`` where the user's shardings were spread."""
+    timed_out: bool = False
+    rewrites: tuple[Rewrite, ...] = ()
+    certificate: Mapping[str, Any] | None = None
+    """What was shown of the Program, as the JSON has it; never believed from a file."""
+    program: Program | None = field(default=None, compare=False, repr=False)
+    """The Program, where whoever decided has lowered it."""
+
+    @property
+    def name(self) -> str:
+        return self.complete.graph.name
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        return self.complete.mesh
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.complete.notes
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """Every input of the program by name (parameters, arguments, state), with its sharding."""
+        graph = self.complete.graph
+        return {graph.values[v].name: str(spec) for v, spec in zip(graph.inputs, self.complete.inputs)}
+
+    @property
+    def gap(self) -> float:
+        """How far above the best plan this one may be, as a part of its objective."""
+        return max(0.0, (self.cost.objective - self.lower_bound) / max(self.cost.objective, 1))
+
+    # -- JSON -------------------------------------------------------------------------------------------
+
+    def to_json(self) -> str:
+        """The same text on every run: keys in order, each sharding written once."""
+        texts: dict[str, int] = {}
+
+        def number(item: object) -> int:
+            return texts.setdefault(str(item), len(texts))
+
+        complete, graph = self.complete, self.complete.graph
+        nodes = [
+            [
+                [number(axes_text(axes) if axes else "_") for axes in decision.axes],
+                *([number(spec) for spec in specs] for specs in (decision.operands, decision.results, decision.homes)),
+            ]
+            for decision in complete.decisions
+        ]
+        piece = {
+            "mesh": 0,
+            "inputs": {graph.values[v].name: number(spec) for v, spec in zip(graph.inputs, complete.inputs)},
+            "nodes": nodes,
+            "outputs": [number(spec) for spec in complete.outputs],
+            "copies": {
+                str(value): [[number(made), number(source)] for made, source in pairs.items()]
+                for value, pairs in sorted(complete.sources.items())
+            },
+            "kept": {str(value): number(spec) for value, spec in sorted(complete.kept.items())},
+        }
+        record = {
+            "format": FORMAT, "version": VERSION, "source": self.source, "name": self.name,
+            "hardware": self.hardware, "meshes": [str(self.mesh)], "pieces": [piece],
+            "rewrites": [{"name": r.name, "arguments": dict(r.arguments)} for r in self.rewrites],
+            "asked": self.asked.to_json(), "cost": {f.name: getattr(self.cost, f.name) for f in fields(PlanCost)},
+            "memory": self.memory, "lower_bound": self.lower_bound, "solver": self.solver,
+            "timed_out": self.timed_out, "notes": list(self.notes), "certificate": self.certificate, "texts": [],
+        }  # fmt: skip
+        record["texts"] = list(texts)
+        return json.dumps(record, allow_nan=False, sort_keys=True)
+
+    # -- comparing --------------------------------------------------------------------------------------
+
+    def diff(self, other: Plan) -> list[str]:
+        """What differs: inputs that are sharded otherwise, and costs; a line each."""
+        lines = []
+        if self.source != other.source:
+            lines.append("they are for different programs")
+        mine, theirs = self.asked.written, other.asked.written
+        lines += [f"asked for only here: {request}" for request in mine if request not in theirs]
+        lines += [f"asked for only there: {request}" for request in theirs if request not in mine]
+        left, right = self.inputs, other.inputs
+        for name in dict.fromkeys([*left, *right]):
+            here, there = left.get(name, "absent"), right.get(name, "absent")
+            if here != there:
+                lines.append(f"{name}: {here} -> {there}")
+        decisions = self.complete.decisions, other.complete.decisions
+        moved = sum(a[2:] != b[2:] for a, b in zip(*decisions)) + abs(len(decisions[0]) - len(decisions[1]))
+        if moved:
+            lines.append(f"{moved} of {len(decisions[0])} ops are split otherwise")
+        if self.cost.objective != other.cost.objective:
+            lines.append(f"objective: {duration(self.cost.objective)} -> {duration(other.cost.objective)}")
+        if self.memory != other.memory:
+            lines.append(f"memory: {gibibytes(self.memory)} -> {gibibytes(other.memory)}")
+        return lines
+
+
+# -- reading ------------------------------------------------------------------------------------------------
+
+
+def read_plan(text: str) -> dict[str, Any]:
+    """A plan's JSON, read strictly: another version, unknown fields, NaN or duplicate keys are refused.
+
+    Texts stand in the place of their numbers; shardings are read where the record is bound to a graph.
+    """
+    record = strict_loads(text)
+    if isinstance(record, dict) and (record.get("format"), record.get("version")) != (FORMAT, VERSION):
+        raise GraphError(
+            f"not a plan of this version: {record.get('format')!r} {record.get('version')!r}",
+            help=f"{FORMAT} {VERSION} is what this version reads; plan again",
+        )
+    needed: dict[str, Any] = {
+        "format": str, "version": int, "source": str, "name": str, "hardware": str, "meshes": list, "pieces": list,
+        "rewrites": list, "asked": list, "cost": dict, "memory": int, "lower_bound": int, "solver": str,
+        "timed_out": bool, "notes": list, "certificate": (dict, type(None)), "texts": list,
+    }  # fmt: skip
+    record = dict(take(record, "plan", needed))
+    take(record["cost"], "cost", {f.name: int for f in fields(PlanCost)})
+    texts = record["texts"]
+    if not all(isinstance(item, str) for item in (*texts, *record["notes"], *record["meshes"])):
+        raise GraphError("texts, notes and meshes of a plan are strings")
+    if len(record["meshes"]) != 1 or len(record["pieces"]) != 1:
+        raise GraphError("a plan of several meshes or pieces", help="this version runs plans of one mesh and one piece")
+
+    def said(number: Any) -> str:
+        if type(number) is not int or not 0 <= number < len(texts):
+            raise GraphError(f"the plan refers to text {number!r}, but has {len(texts)}")
+        return str(texts[number])
+
+    def pair(entry: Any) -> tuple[str, str]:
+        if not isinstance(entry, list) or len(entry) != 2:
+            raise GraphError("a copy of the plan is not a pair")
+        return said(entry[0]), said(entry[1])
+
+    kinds = {"mesh": int, "inputs": dict, "nodes": list, "outputs": list, "copies": dict, "kept": dict}
+    piece = dict(take(record["pieces"][0], "a piece of the plan", kinds))
+    if piece["mesh"] != 0:
+        raise GraphError(f"a piece of the plan is on mesh {piece['mesh']}, but there is one mesh")
+    for entry in piece["nodes"]:
+        if not isinstance(entry, list) or len(entry) != 4 or not all(isinstance(part, list) for part in entry):
+            raise GraphError("a node of the plan is not four lists")
+    record["pieces"] = [
+        {
+            "inputs": {name: said(number) for name, number in piece["inputs"].items()},
+            "nodes": [[tuple(map(said, part)) for part in entry] for entry in piece["nodes"]],
+            "outputs": tuple(map(said, piece["outputs"])),
+            "copies": {_whole(v): tuple(map(pair, _list(pairs))) for v, pairs in piece["copies"].items()},
+            "kept": {_whole(value): said(number) for value, number in piece["kept"].items()},
+        }
+    ]
+    for entry in record["rewrites"]:
+        take(entry, "a rewrite of the plan", {"name": str, "arguments": dict})
+    mesh = DeviceMesh(record["meshes"][0])
+    for spec in (*record["pieces"][0]["inputs"].values(), *record["pieces"][0]["outputs"]):
+        ShardingSpec.parse(spec, mesh)
+    return record
+
+
+def complete_of(record: Mapping[str, Any], graph: Graph, mesh: DeviceMesh, rule_of: RuleOf) -> Complete:
+    """The decisions of a record that `read_plan` gave, for the graph after its rewrites."""
+    piece = record["pieces"][0]
+    names = [graph.values[value].name for value in graph.inputs]
+    if len(piece["nodes"]) != len(graph.nodes) or set(piece["inputs"]) != set(names):
+        raise GraphError("the plan has other ops or inputs than the program", help="plan this program anew")
+
+    def spec(text: str, value: int) -> ShardingSpec:
+        if not 0 <= value < len(graph.values):
+            raise GraphError(f"the plan speaks of value {value}, which the program does not have")
+        return ShardingSpec.of(text, mesh, graph.type(value).rank).closed()
+
+    def axes(text: str) -> Axes:
+        return () if text == "_" else tuple(mesh.axis(word) for word in text.split("+"))
+
+    def specs(texts: tuple[str, ...], values: tuple[int, ...], n: int) -> tuple[ShardingSpec, ...]:
+        if len(texts) != len(values):
+            raise GraphError(f"the plan has {len(texts)} shardings where node {n} has {len(values)} tensors")
+        return tuple(map(spec, texts, values))
+
+    decisions = []
+    for n, (node, (factors, *said)) in enumerate(zip(graph.nodes, piece["nodes"])):
+        rule = rule_of(graph, node)
+        try:
+            parts = [specs(t, v, n) for t, v in zip(said, (node.inputs, node.results, node.results))]
+            if rule is not None and len(rule.factors) != len(factors):
+                # Where a sharding is asked for right there; or the op ran replicated, for lack of a rule at that time.
+                rule = OpShardingRule.identity(graph.type(node.results[0]).shape) if factors else None
+            decisions.append(Decision(n, rule, tuple(map(axes, factors)), *parts))
+        except ShardwrightError as error:
+            raise error.add("node", f"{n} {node.op}") from None
+    inputs = tuple(spec(piece["inputs"][name], value) for name, value in zip(names, graph.inputs))
+    outputs = specs(piece["outputs"], graph.outputs, len(graph.nodes))
+    sources = {v: {spec(made, v): spec(source, v) for made, source in pairs} for v, pairs in piece["copies"].items()}
+    kept = {value: spec(text, value) for value, text in piece["kept"].items()}
+    return Complete(graph, mesh, inputs, tuple(decisions), outputs, tuple(record["notes"]), 0, sources, kept)
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal():
+        raise GraphError(f"{text!r} is no value")
+    return int(text)
+
+
+def _list(item: Any) -> list[Any]:
+    if not isinstance(item, list):
+        raise GraphError("the copies of a value are not a list")
+    return item

@@ -1,0 +1,129 @@
+"""`best_plan`: the plan with the least objective, and a bound that no plan beats.
+
+A deep stack of equal layers is solved by its short one, everything else as it is; a small stack whose plan is not
+proven to be the best is solved both ways.  With a limit of memory the plan without one is tried first; if it is too
+large, prices on bytes are searched for (`within`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from time import monotonic
+
+from ..cost.machine import Hardware
+from ..cost.profile import RESIDENT, program_memory
+from ..errors import PlanInfeasible
+from ..ir.graph import Graph
+from ..lower import lower
+from ..optimize import solver_named
+from ..plans.asked import Asked
+from ..plans.complete import Complete
+from ..spec.mesh import DeviceMesh
+from .memory.search import Measure, fit
+from .model import NEAR, POLISH, Assigner, Assignment
+from .repeated.layers import SIDES, find_layers
+from .repeated.stack import Stack
+
+OPEN = 1e-3
+"""A stack's plan within memory with a larger gap than this is worth another search, if the graph is small."""
+
+
+def best_plan(
+    graph: Graph,
+    mesh: DeviceMesh,
+    hardware: Hardware,
+    asked: Asked | None = None,
+    *,
+    solver: str = "auto",
+    time_limit: float | None = None,
+    measure: Measure | None = None,
+) -> Assignment:
+    """The best plan for a graph; ``measure`` says what a plan's Program holds, where memory is limited."""
+    began = monotonic()
+    asked, measure = asked or Asked(graph), measure or held_by
+    in_layers = solver_named(solver).ACCEPTS.message_passing
+    for stack in _stacks(graph, mesh, hardware, asked) if in_layers else ():
+        found = stack.solve(time_limit)
+        if found is None:
+            continue
+        small = stack.size <= POLISH
+        if found.gap > NEAR and small:
+            about, limit = assigner_of(graph, mesh, hardware, asked), _left(time_limit, began)
+            found = _better(found, partial(about.solve, solver, limit))
+        if asked.memory is None or measure(found.complete) <= asked.memory:
+            return found
+        limit = _left(time_limit, began)
+        tight = fit(graph, stack.assigner, asked.memory, stack, asked.given, asked.out_specs, limit, measure)
+        if tight is None:
+            continue
+        if tight.gap > OPEN and small:
+            about, limit = assigner_of(graph, mesh, hardware, asked), _left(time_limit, began)
+            tight = _better(tight, partial(_fitted, graph, about, asked, solver, limit, measure))
+        return _no_better_than(tight, found)
+    about = assigner_of(graph, mesh, hardware, asked)
+    free = about.solve(solver, time_limit)
+    if asked.memory is None or measure(free.complete) <= asked.memory:
+        return free
+    return _no_better_than(_fitted(graph, about, asked, solver, _left(time_limit, began), measure), free)
+
+
+def held_by(complete: Complete) -> int:
+    """The most bytes that a device holds."""
+    return program_memory(lower(complete), RESIDENT)
+
+
+def _fitted(
+    graph: Graph, about: Assigner, asked: Asked, solver: str, time_limit: float | None, measure: Measure
+) -> Assignment:
+    """The best plan of a graph as it is that fits."""
+    assert asked.memory is not None
+    found = fit(graph, about, asked.memory, None, asked.given, asked.out_specs, time_limit, measure, solver)
+    assert found is not None
+    return found
+
+
+def _better(folded: Assignment, unfolded: Callable[[], Assignment]) -> Assignment:
+    """What a stack's plan and one of the graph as it is know together."""
+    try:
+        whole = unfolded()
+    except PlanInfeasible:  # a search within memory may miss what there is
+        return folded
+    best = min(folded, whole, key=lambda one: one.objective)
+    bound = min(max(folded.lower_bound, whole.lower_bound), best.objective)
+    return replace(best, lower_bound=bound, seconds=folded.seconds + whole.seconds)
+
+
+def _no_better_than(tight: Assignment, free: Assignment) -> Assignment:
+    """A limit makes nothing cheaper."""
+    bound = min(max(tight.lower_bound, free.lower_bound), tight.objective)
+    return replace(tight, lower_bound=bound, seconds=tight.seconds + free.seconds)
+
+
+def _left(time_limit: float | None, began: float) -> float | None:
+    return None if time_limit is None else max(0.5, time_limit - (monotonic() - began))
+
+
+def assigner_of(graph: Graph, mesh: DeviceMesh, hardware: Hardware, asked: Asked) -> Assigner:
+    """The numeric problem of a graph as it is, without a limit of memory."""
+    return Assigner(
+        graph, mesh, hardware, asked.given, asked.out_specs, asked.uneven, asked.allows, asked.offer,
+        asked.most_gathered, asked.stays,
+    )  # fmt: skip
+
+
+def _stacks(graph: Graph, mesh: DeviceMesh, hardware: Hardware, asked: Asked) -> Iterator[Stack]:
+    """Short stacks for a deep one, with more and more layers kept."""
+    if not asked.is_plain:
+        return
+    layers = find_layers(graph, asked.given)
+    if layers is None:
+        return
+    for sides in SIDES:
+        if sum(sides) > layers.count:
+            return
+        short = layers.short(*sides)
+        mine = asked.on(short.graph, short.values, short.outputs)
+        if mine is not None:
+            yield Stack(short, assigner_of(short.graph, mesh, hardware, mine))
