@@ -67,11 +67,16 @@ def model_of(layers: int, size: str = "8B") -> torch.nn.Module:
 
 
 def step_of(layers: int, size: str = "8B") -> tuple[Callable[..., Any], dict[str, Any]]:
-    """The loss, and what capture and `sw.plan` take beside it."""
+    """The loss, and what capture and `sw.plan` take beside it; the batch by the names that the model knows."""
     model = model_of(layers, size)
     ids = torch.empty(8, 4096, dtype=torch.long, device="meta")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    return lambda **batch: model(**batch).loss, {"optimizer": optimizer, "input_ids": ids, "labels": ids}
+
+    def loss(input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = model(input_ids=input_ids, labels=labels).loss
+        return found
+
+    return loss, {"optimizer": optimizer, "input_ids": ids, "labels": ids}
 
 
 def llama(layers: int, size: str = "8B") -> Graph:
@@ -90,7 +95,7 @@ def call(size: str, layers: int, mesh: str, about: Hardware) -> list[str]:
     capture = time.process_time() - began
     return [
         size, str(layers), mesh, str(nodes), f"{seconds:.2f}", f"{capture:.2f}", f"{plan.cost.objective / 1e9:.3f}",
-        f"{100 * plan.gap:.6f}%", plan.plan.solver,
+        f"{100 * plan.gap:.6f}%", plan.solver,
     ]  # fmt: skip
 
 

@@ -10,7 +10,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.api.compile import Said, compile_graph  # noqa: E402
 
 import shardwright.torch as swt  # noqa: E402
 import torch_zoo as zoo  # noqa: E402
@@ -18,6 +17,8 @@ from shardwright import DeviceMesh, Graph, ShardingSpec  # noqa: E402
 from shardwright.cost import H100, program_cost  # noqa: E402
 from shardwright.errors import ShardwrightError  # noqa: E402
 from shardwright.lower import lower  # noqa: E402
+from shardwright.propagation import rule_of, run_hierarchical_propagation_pass  # noqa: E402
+from shardwright.propagation.complete import complete  # noqa: E402
 from shardwright.solve.recipes import DISTINCT, costs, recipe_layout  # noqa: E402
 from shardwright.solve.recipes.costs import recipe_complete, recipe_cost  # noqa: E402
 
@@ -75,7 +76,11 @@ def pins_of(graph: Graph, mesh: DeviceMesh, said: dict[str, str]) -> dict[int, S
 def propagated(name: str, graph: Graph, mesh: DeviceMesh, given: Any, outs: Any) -> str:
     """The Program with shardings propagated after the recipe."""
     layout = recipe_layout(name, graph, mesh)
-    return str(compile_graph(graph, mesh, Said({**layout.values, **given}, outs, layout.forced)).program)
+    said = {**layout.values, **given}
+    specs = run_hierarchical_propagation_pass(graph, said, rule_of, out_specs=outs).specs
+    pinned = {value: spec for value, spec in said.items() if not any(dim.open for dim in spec.dims)}
+    made = complete(graph, mesh, specs, rule_of, pinned=pinned, out_specs=outs, forced=layout.forced)
+    return str(lower(made))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
