@@ -13,6 +13,7 @@ from math import prod
 
 from ..errors import SpecError
 from ..ir.graph import TensorType
+from ..ir.lifetimes import Use, lifetimes
 from ..spec.rule import OpShardingRule
 from ..spec.sharding import ShardingSpec
 
@@ -50,17 +51,7 @@ def memory_cost(
     return sum(local_bytes(spec, type) for r, (spec, type) in enumerate(pairs) if r not in shown)
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """One step of a list: the values it reads and makes, and which of those it makes show what it reads."""
-
-    reads: tuple[int, ...]
-    makes: tuple[int, ...]
-    views: tuple[tuple[int, int], ...] = ()
-    """Pairs (place in makes, place in reads)."""
-
-
-def peak_live(sizes: Sequence[int], inputs: Iterable[int], moments: Sequence[Moment], outputs: Iterable[int]) -> int:
+def peak_live(sizes: Sequence[int], inputs: Iterable[int], moments: Sequence[Use], outputs: Iterable[int]) -> int:
     """The most bytes alive at once; ``sizes`` are by value.
 
     Inputs are there from the start; a value dies after its last reader, an output or an input that nobody reads
@@ -73,7 +64,7 @@ def peak_live(sizes: Sequence[int], inputs: Iterable[int], moments: Sequence[Mom
 def alive_bytes(
     sizes: Sequence[int],
     inputs: Iterable[int],
-    moments: Sequence[Moment],
+    moments: Sequence[Use],
     outputs: Iterable[int],
     kept: Iterable[int] = (),
     extra: Sequence[int] | None = None,
@@ -82,7 +73,7 @@ def alive_bytes(
 
     ``kept`` values never die, as outputs; ``extra`` bytes are needed by each step while it runs.
 
-    >>> alive_bytes([8, 4, 2], [0], [Moment((0,), (1,)), Moment((1,), (2,))], [2])
+    >>> alive_bytes([8, 4, 2], [0], [Use((0,), (1,)), Use((1,), (2,))], [2])
     [12, 6]
     """
     made, last = _lifetimes(sizes, moments, (*outputs, *kept))
@@ -103,28 +94,11 @@ def _by_step(
     return found if extra is None else [alive + more for alive, more in zip(found, extra)]
 
 
-def _lifetimes(
-    sizes: Sequence[int], moments: Sequence[Moment], kept: Iterable[int]
-) -> tuple[list[int], dict[int, int]]:
+def _lifetimes(sizes: Sequence[int], moments: Sequence[Use], kept: Iterable[int]) -> tuple[list[int], dict[int, int]]:
     """What each step adds, and for each value that owns bytes and dies the last step that needs it."""
-    base = list(range(len(sizes)))
-    last: dict[int, int] = {}
-    made = []
-    for n, moment in enumerate(moments):
-        for value in moment.reads:
-            last[base[value]] = n
-        if moment.views:
-            for place, shown in moment.views:
-                base[moment.makes[place]] = base[moment.reads[shown]]
-        more = 0
-        for value in moment.makes:
-            last[base[value]] = n
-            if base[value] == value:
-                more += sizes[value]
-        made.append(more)
-    for value in kept:
-        last.pop(base[value], None)
-    return made, last
+    owner, last = lifetimes(len(sizes), moments, kept)
+    made = [sum(sizes[value] for value in moment.makes if owner[value] == value) for moment in moments]
+    return made, {value: n for value, n in last.items() if owner[value] == value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +115,7 @@ class Live:
 def live_bytes(
     sizes: Sequence[int],
     inputs: Iterable[int],
-    moments: Sequence[Moment],
+    moments: Sequence[Use],
     outputs: Iterable[int],
     kept: Iterable[int] = (),
     extra: Sequence[int] | None = None,

@@ -22,10 +22,11 @@ from math import prod
 from typing import NamedTuple
 
 from ..ir.graph import Graph
+from ..ir.lifetimes import Use
 from ..ir.program import Instr, Program
 from ..spec.axes import axes_size
 from ..spec.sharding import Shape, ShardingSpec
-from .memory import Live, Moment, alive_bytes, live_bytes
+from .memory import Live, alive_bytes, live_bytes
 from .overlap import program_roles
 
 
@@ -114,7 +115,7 @@ def memory_profile(program: Program, rules: MemoryRules = METERED, graph: Graph 
     return MemoryProfile(live.peak, live.moment, where, program, graph, live, extra[live.moment] if extra else 0)
 
 
-_Timeline = tuple[list[int], tuple[int, ...], list[Moment], tuple[int, ...], list[int], list[int] | None]
+_Timeline = tuple[list[int], tuple[int, ...], list[Use], tuple[int, ...], list[int], list[int] | None]
 
 
 def _timeline(program: Program, rules: MemoryRules) -> _Timeline:
@@ -127,7 +128,7 @@ def _timeline(program: Program, rules: MemoryRules) -> _Timeline:
         if size is None:
             size = known[key] = local.padded_bytes
         sizes.append(size)
-    moments = [Moment(instr.inputs, instr.results, instr.views) for instr in program.instrs]
+    moments = [Use(instr.inputs, instr.results, instr.views) for instr in program.instrs]
     donated = {i for i, _ in program.updates} if rules.donate else set()
     kept = [value for i, value in enumerate(program.inputs) if rules.keep_inputs and i not in donated]
     extra = [buffer_bytes(program, instr) for instr in program.instrs] if rules.buffers else None

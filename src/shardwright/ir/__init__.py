@@ -11,6 +11,7 @@ lowering makes of it: one SPMD text with explicit collectives.
 | `text` | the text form, printed and parsed back |
 | `json` | the JSON form, read strictly |
 | `verify` | what a well-formed graph is |
+| `lifetimes` | how long values are needed, views and what they show included |
 | `graph` | `Graph`: the program with all its forms, and `GraphBuilder` to make one |
 | `rewrite` | the walk that passes share; splitting constants |
 | `core` | ops that belong to no frontend |

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 
 from ..ir.graph import Attrs, Graph, Node, Operand, TensorType
 from ..ir.program import Instr, Local, Program, check_program
-from ..propagation.complete import Complete, Decision, held_by_caller
+from ..plans.complete import Complete, Decision
+from ..propagation.copies import Copies
 from ..spec.axes import Axes
-from ..spec.resharding.single_steps import steps_to
 from ..spec.resharding.steps import Step
-from ..spec.sharding import ShardingSpec, sort_partial
+from ..spec.sharding import ShardingSpec
 from .forms import FORMS, FormContext
 
 LOCAL_STEPS = {"slice": "core.slice", "to_partial": "core.to_partial"}
@@ -29,7 +29,7 @@ def lower(complete: Complete) -> Program:
     for decision in complete.decisions:
         lowering.node(decision)
     outputs = tuple(
-        lowering.copy_in(value, spec, f"output {i}")
+        lowering.copies.bring(value, spec, f"output {i}")
         for i, (value, spec) in enumerate(zip(complete.graph.outputs, complete.outputs))
     )
     graph = complete.graph
@@ -59,11 +59,10 @@ class Lowering:
     complete: Complete
     values: list[Local] = field(default_factory=list)
     instrs: list[Instr] = field(default_factory=list)
-    copies: dict[int, dict[ShardingSpec, int]] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.held = held_by_caller(self.complete) if self.complete.kept else {}
+        self.copies = Copies[int](self.graph, self.step, self.complete)
 
     def node(self, decision: Decision) -> None:
         node = self.graph.nodes[decision.node]
@@ -71,15 +70,14 @@ class Lowering:
         operands = self.get_shard_args(node, copies)
         made = self.run_locally(node, decision, operands)
         self.create_sharded_output(node, decision, made)
-        if self.complete.kept:
-            self.let_go(node)
+        self.copies.let_go(node.inputs, "kept")
 
     # -- the four steps ---------------------------------------------------------------------------------
 
     def reshard_inputs(self, node: Node, decision: Decision) -> list[int]:
         """A copy of each operand in the sharding that the node needs."""
         return [
-            self.copy_in(value, spec, f"operand {i} of node {decision.node} {node.op}")
+            self.copies.bring(value, spec, f"operand {i} of node {decision.node} {node.op}")
             for i, (value, spec) in enumerate(zip(node.inputs, decision.operands))
         ]
 
@@ -116,22 +114,7 @@ class Lowering:
     def create_sharded_output(self, node: Node, decision: Decision, made: Sequence[int]) -> None:
         """Register what was made; where a sharding is pinned, go there at once."""
         for value, spec, home, local in zip(node.results, decision.results, decision.homes, made):
-            self.copies[value] = {spec.closed(): local}
-            if not home.same_layout(spec):
-                self.copy_in(value, home.closed(), f"result of node {decision.node} {node.op}")
-                del self.copies[value][spec.closed()]
-
-    def let_go(self, node: Node) -> None:
-        """Forget copies that are not to be kept; what nobody reads any more, no device holds.
-
-        What the caller holds anyway stays at hand.
-        """
-        for value in dict.fromkeys(node.inputs):
-            kept = self.complete.kept.get(value)
-            if kept is not None:
-                self.copy_in(value, kept, "kept")
-                at_hand = [kept.closed(), *self.held.get(value, ())]
-                self.copies[value] = {spec: local for spec, local in self.copies[value].items() if spec in at_hand}
+            self.copies.settle(value, spec, home, local, f"result of node {decision.node} {node.op}")
 
     # -- parts ------------------------------------------------------------------------------------------
 
@@ -147,7 +130,7 @@ class Lowering:
 
     def add_input(self, value: int, spec: ShardingSpec) -> int:
         local = self.new_value(value, spec)
-        self.copies[value] = {spec.closed(): local}
+        self.copies.start(value, spec, local)
         return local
 
     def new_value(self, origin: int, spec: ShardingSpec) -> int:
@@ -182,25 +165,19 @@ class Lowering:
 
     def pend(self, value: int, spec: ShardingSpec, axes: Axes) -> int:
         """A copy that counts once in a sum over these axes."""
-        pending = sort_partial([*spec.partial, *((axis, "sum") for axis in axes)], self.complete.mesh)
-        target = ShardingSpec.make(self.complete.mesh, spec.dims, pending)
-        if target not in self.copies[value]:
-            local = self.copy_in(value, spec, "")
-            step = Step("to_partial", axes, spec, target, 0, 0, reduction="sum")
-            self.copies[value][target] = self.step(value, local, step, "counts once")
-        return self.copies[value][target]
+        return self.copies.pend(value, spec, axes, "counts once")
 
     def inline(self, inner: Complete, node: Node, decision: Decision, operands: tuple[Operand, ...]) -> tuple[int, ...]:
         """The instructions of an op's parts in its place."""
         sub = Lowering(inner.graph, inner, self.values, self.instrs, names=self.names)
         flat = [v for o in operands if o is not None for v in (o if isinstance(o, tuple) else (o,))]
         for value, spec, local in zip(inner.graph.inputs, inner.inputs, flat, strict=True):
-            sub.copies[value] = {spec.closed(): local}
+            sub.copies.start(value, spec, local)
         values, instrs = len(self.values), len(self.instrs)
         for part in inner.decisions:
             sub.node(part)
         made = tuple(
-            sub.copy_in(value, spec, f"result of node {decision.node} {node.op}")
+            sub.copies.bring(value, spec, f"result of node {decision.node} {node.op}")
             for value, spec in zip(inner.graph.outputs, inner.outputs)
         )
         origins = dict(zip(made, node.results))
@@ -211,23 +188,6 @@ class Lowering:
             whose = decision.node if any(value in origins for value in instr.results) else None
             self.instrs[n] = replace(instr, node=whose, source=node.source)
         return made
-
-    def copy_in(self, value: int, spec: ShardingSpec, cause: str) -> int:
-        """A copy of a value in this sharding, made from the one that was said, or else from the nearest."""
-        spec = spec.closed()
-        copies = self.copies[value]
-        if spec in copies:
-            return copies[spec]
-        source = self.complete.sources.get(value, {}).get(spec)
-        if source is not None:
-            self.copy_in(value, source, cause)
-        type = self.graph.type(value)
-        best, steps = steps_to(spec, list(copies), source, type.shape, type.item_bytes)
-        local = list(copies.values())[best]
-        for step in steps:
-            local = self.step(value, local, step, cause)
-        copies[spec] = local
-        return local
 
     def step(self, value: int, local: int, step: Step, cause: str) -> int:
         made = self.new_value(value, step.after)

@@ -13,6 +13,7 @@ priorities.
 | `provenance` | where each axis came from |
 | `constraints` | constraints and sharding groups, made ready |
 | `book` | propagation by the rule book |
+| `copies` | `Copies`: which copies of each value exist; completing, costs and lowering all ask it |
 | `choices` | the ways to split one op that its tensors' shardings suggest |
 | `parts` | ops in their parts, for splits that need communication inside an op |
 | `complete` | fix the sharding of every operand of every node, by bytes moved |

@@ -20,10 +20,12 @@ from ..plans.complete import Complete, Decision, held_by_caller
 from ..spec.axes import Axes
 from ..spec.mesh import DeviceMesh
 from ..spec.resharding.cheapest import reshard_bytes
+from ..spec.resharding.steps import Step
 from ..spec.rule import OpShardingRule
 from ..spec.sharding import ShardingSpec
 from .book import rule_of as rule_by_book
 from .choices import Choice, choices, forced_choices, legal_spec
+from .copies import Copies
 from .engine import RuleOf, run_hierarchical_propagation_pass
 from .parts import in_parts, parts_of
 
@@ -62,16 +64,22 @@ class _Completer:
     pinned: dict[int, ShardingSpec]
     out_specs: dict[int, ShardingSpec]
     forced: dict[int, Sequence[Axes]]
-    copies: dict[int, list[ShardingSpec]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     moved: int = 0
+
+    def __post_init__(self) -> None:
+        self.copies = Copies[bool](self.graph, self.sent)
+
+    def sent(self, value: int, copy: bool, step: Step, cause: str) -> bool:
+        self.moved += step.bytes
+        return copy
 
     def run(self) -> Complete:
         inputs = []
         for value in self.graph.inputs:
             spec = self.pinned.get(value) or self.wanted(value) or self.replicated(value)
             inputs.append(spec.closed())
-            self.copies[value] = [inputs[-1]]
+            self.copies.start(value, inputs[-1], True)
         decisions = [self.decide(n, node) for n, node in enumerate(self.graph.nodes)]
         outputs = [self.output(i, value) for i, value in enumerate(self.graph.outputs)]
         notes = tuple(dict.fromkeys(self.notes))
@@ -96,12 +104,11 @@ class _Completer:
     def price(self, value: int, spec: ShardingSpec) -> int:
         """Bytes to get a copy of a value in this sharding."""
         type = self.graph.type(value)
-        return min(reshard_bytes(copy, spec, type.shape, type.item_bytes, False) for copy in self.copies[value])
+        return min(reshard_bytes(copy, spec, type.shape, type.item_bytes, False) for copy in self.copies.of[value])
 
-    def keep(self, value: int, spec: ShardingSpec) -> None:
-        if spec not in self.copies[value]:
-            self.moved += self.price(value, spec)
-            self.copies[value].append(spec)
+    def home(self, value: int) -> ShardingSpec:
+        """The sharding that a value was first there in."""
+        return next(iter(self.copies.of[value]))
 
     # -- nodes ------------------------------------------------------------------------------------------
 
@@ -116,12 +123,10 @@ class _Completer:
             homes = tuple(self.pinned.get(value, made) for value, made in zip(node.results, choice.results))
             decision = Decision(n, view.rule, choice.axes, choice.operands, choice.results, homes)
         for value, spec in zip(node.inputs, decision.operands):
-            self.keep(value, spec)
+            self.copies.bring(value, spec)
         self.moved += self.inside(node, decision.rule, decision)
         for value, made, home in zip(node.results, decision.results, decision.homes):
-            type = self.graph.type(value)
-            self.moved += reshard_bytes(made, home, type.shape, type.item_bytes, False)
-            self.copies[value] = [home]
+            self.copies.settle(value, made, home, True)
         return decision
 
     def inside(self, node: Node, rule: OpShardingRule | None, way: Decision | Choice) -> int:
@@ -150,7 +155,7 @@ class _Completer:
         return Decision(n, None, (), operands, results, homes)
 
     def choose(self, n: int, node: Node, rule: OpShardingRule) -> Choice:
-        homes = [self.copies[value][0] for value in node.inputs]
+        homes = [self.home(value) for value in node.inputs]
         wanted = [self.wanted(value) for value in node.results]
         if n in self.forced:
             offered = forced_choices(rule, self.mesh, homes, self.forced[n])
@@ -174,7 +179,7 @@ class _Completer:
     def next_state(self, i: int, said: Spec) -> ShardingSpec:
         """The next state of an input lies as the input does, or the following step would misread it."""
         value = self.graph.inputs[i]
-        spec = self.copies[value][0]
+        spec = self.home(value)
         if said is not None and not said.same_layout(spec):
             raise PropagationError(
                 f"the update of %{self.graph.values[value].name} is wanted in another sharding than the input",
@@ -196,15 +201,15 @@ class _Completer:
                 raise PropagationError(f"output {i} is wanted on another mesh", rows=[("mesh", str(said.mesh))])
             spec = said.closed()
         else:
-            home = self.copies[value][0]
+            home = self.home(value)
             wanted = self.wanted(value)
             spec = home
             if home.partial:
-                finished = [copy for copy in self.copies[value] if not copy.partial]
+                finished = [copy for copy in self.copies.of[value] if not copy.partial]
                 fallback = ShardingSpec.make(self.mesh, home.dims)
                 spec = finished[0] if finished else (wanted or fallback)
                 spec = ShardingSpec.make(self.mesh, spec.dims)
-        self.keep(value, spec)
+        self.copies.bring(value, spec)
         return spec
 
 

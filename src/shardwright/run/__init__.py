@@ -6,7 +6,7 @@
 | `runner` | `Runner`: a Program with its source on an engine, compiled once; `Step`: with its state kept in shards |
 | `virtual` | `VirtualEngine`: N devices in this process; compiles and runs Programs, counts what it does |
 | `numpy` | `NumpyEngine`, which has one device |
-| `lifetimes` | last uses of values, and inputs that a caller donates |
+| `lifetimes` | what a run may forget, and when; inputs that a caller donates |
 | `calibrate` | measures this machine and writes it as TOML |
 | `torch/` | PyTorch: programs emitted as FX modules, real processes; imported on its own |
 

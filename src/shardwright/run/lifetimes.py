@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import GraphError
-from ..ir.nodes import flat_operands
+from ..ir.lifetimes import Lifetimes, Use, lifetimes
 from ..ir.program import Program
 
 
@@ -24,20 +24,9 @@ def take_over(inputs: Sequence[Any]) -> list[Any]:
 
 def last_uses(program: Program) -> list[list[int]]:
     """For each instruction the values nobody reads after it; a view keeps what it shows alive."""
-    base = list(range(len(program.values)))
-    last: dict[int, int] = {}
-    for n, instr in enumerate(program.instrs):
-        inputs = flat_operands(instr.operands)
-        for result, operand in instr.views:
-            base[instr.results[result]] = base[inputs[operand]]
-        for value in (*inputs, *instr.results):
-            last[value] = n
-            last[base[value]] = n
-    kept = {v for value in program.outputs for v in (value, base[value])}
     dead: list[list[int]] = [[] for _ in program.instrs]
-    for value, n in last.items():
-        if value not in kept:
-            dead[n].append(value)
+    for value, n in _lifetimes(program).last.items():
+        dead[n].append(value)
     return dead
 
 
@@ -46,17 +35,12 @@ def ends(program: Program) -> list[int]:
 
     Inputs that the program updates are taken to be donated, others to stay.
     """
-    stays = len(program.instrs)
-    base = list(range(len(program.values)))
-    for instr in program.instrs:
-        for result, operand in instr.views:
-            base[instr.results[result]] = base[flat_operands(instr.operands)[operand]]
-    last = [stays] * len(program.values)
-    for n, dead in enumerate(last_uses(program)):
-        for value in dead:
-            last[value] = n
+    found, stays = _lifetimes(program), len(program.instrs)
     updated = {i for i, _ in program.updates}
-    for i, value in enumerate(program.inputs):
-        if i not in updated:
-            last[value] = stays
-    return [last[owner] for owner in base]
+    staying = {value for i, value in enumerate(program.inputs) if i not in updated}
+    return [stays if owner in staying else found.last.get(owner, stays) for owner in found.owner]
+
+
+def _lifetimes(program: Program) -> Lifetimes:
+    uses = (Use(instr.inputs, instr.results, instr.views) for instr in program.instrs)
+    return lifetimes(len(program.values), uses, program.outputs)

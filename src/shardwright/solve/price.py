@@ -14,14 +14,14 @@ from ..cost.machine import Hardware
 from ..cost.memory import local_bytes
 from ..cost.program import ProgramCost
 from ..ir.graph import Graph, Node, TensorType
-from ..propagation.complete import Complete, Decision, complete_parts, held_by_caller
+from ..propagation.complete import Complete, Decision, complete_parts
+from ..propagation.copies import Copies
 from ..propagation.parts import in_parts, parts_of
 from ..rules.registry import find
 from ..spec.axes import Axes
-from ..spec.resharding.single_steps import steps_to
 from ..spec.resharding.steps import Step
 from ..spec.rule import OpShardingRule
-from ..spec.sharding import ShardingSpec, sort_partial
+from ..spec.sharding import ShardingSpec
 
 ONCE = "once"
 """The form whose operands outside the sum become copies that count once; other readers may use those."""
@@ -57,8 +57,8 @@ def steps_shown(steps: Sequence[Step], role: str | None, hardware: Hardware) -> 
 
 
 @dataclass
-class _Copies:
-    """Which copies of each value there are, and what was paid for them."""
+class _Spending:
+    """What was paid so far, for nodes and for copies of values."""
 
     complete: Complete
     hardware: Hardware
@@ -69,20 +69,19 @@ class _Copies:
     shown: int = 0
 
     def __post_init__(self) -> None:
-        self.held: dict[int, list[ShardingSpec]] = {}
+        self.copies = Copies[bool](self.complete.graph, self.copied, self.complete)
         self.times: dict[object, int] = {}
         self.graph: Graph = self.complete.graph
-        self.stays = held_by_caller(self.complete) if self.complete.kept else {}
 
     def run(self) -> Iterator[Spent]:
         """What was paid so far, after each node and then after each output."""
         for value, spec in zip(self.graph.inputs, self.complete.inputs):
-            self.held[value] = [spec.closed()]
+            self.copies.start(value, spec, True)
         for decision in self.complete.decisions:
             self.node(decision)
             yield self.compute, self.spent, self.shown
         for value, spec in zip(self.graph.outputs, self.complete.outputs):
-            self.copy(value, spec)
+            self.copies.bring(value, spec)
             yield self.compute, self.spent, self.shown
 
     def total(self) -> ProgramCost:
@@ -93,7 +92,7 @@ class _Copies:
     def node(self, decision: Decision) -> None:
         node = self.graph.nodes[decision.node]
         for value, spec in zip(node.inputs, decision.operands):
-            self.copy(value, spec)
+            self.copies.bring(value, spec)
         form = _form(decision.rule, decision.axes) if decision.rule is not None else None
         if decision.rule is not None and in_parts(decision.rule, decision.axes):
             self.parts(node, decision)
@@ -102,16 +101,8 @@ class _Copies:
         if form == ONCE:
             self.pend(node, decision)
         for value, made, home in zip(node.results, decision.results, decision.homes):
-            self.held[value] = [made.closed()]
-            if not home.same_layout(made):
-                self.copy(value, home)
-                self.held[value].remove(made.closed())
-        for value in dict.fromkeys(node.inputs) if self.complete.kept else ():
-            kept = self.complete.kept.get(value)
-            if kept is not None:
-                self.copy(value, kept)
-                at_hand = [kept.closed(), *self.stays.get(value, ())]
-                self.held[value] = [spec for spec in self.held[value] if spec in at_hand]
+            self.copies.settle(value, made, home, True)
+        self.copies.let_go(node.inputs)
 
     def time(self, node: Node, decision: Decision) -> int:
         """Equal layers' decisions are often the same objects, which the decisions keep."""
@@ -133,10 +124,7 @@ class _Copies:
         axes = next(given for factor, given in zip(rule.factors, decision.axes) if factor.form is not None and given)
         for value, mapped, spec in zip(node.inputs, rule.operands, decision.operands):
             if not any(f in dim for f in split for dim in mapped):
-                pending = sort_partial([*spec.partial, *((axis, "sum") for axis in axes)], self.complete.mesh)
-                copy = ShardingSpec.make(self.complete.mesh, spec.dims, pending)
-                if copy not in self.held[value]:
-                    self.held[value].append(copy)
+                self.copies.pend(value, spec, axes)
 
     def parts(self, node: Node, decision: Decision) -> None:
         found = parts_cost(self.graph, node, decision, self.hardware)
@@ -144,19 +132,11 @@ class _Copies:
         self.spent += found.communication
         self.shown += found.communication
 
-    def copy(self, value: int, spec: ShardingSpec) -> None:
-        spec = spec.closed()
-        held = self.held[value]
-        if spec in held:
-            return
-        source = self.complete.sources.get(value, {}).get(spec)
-        if source is not None:
-            self.copy(value, source)
-        type = self.graph.type(value)
-        _, best = steps_to(spec, held, source, type.shape, type.item_bytes)
-        self.spent += steps_shown(best, None, self.hardware)
-        self.shown += steps_shown(best, self.roles[value] if self.roles is not None else None, self.hardware)
-        held.append(spec)
+    def copied(self, value: int, copy: bool, step: Step, cause: str) -> bool:
+        """Pay for a step of a reshard."""
+        self.spent += steps_shown([step], None, self.hardware)
+        self.shown += steps_shown([step], self.roles[value] if self.roles is not None else None, self.hardware)
+        return copy
 
 
 def _form(rule: OpShardingRule, axes: Sequence[Axes]) -> str | None:
@@ -169,12 +149,12 @@ def price(complete: Complete, hardware: Hardware, roles: Sequence[str | None] | 
 
     ``roles`` are those of the graph's values (`cost.overlap.graph_roles`); without them nothing hides.
     """
-    return _Copies(complete, hardware.on(complete.mesh), roles).total()
+    return _Spending(complete, hardware.on(complete.mesh), roles).total()
 
 
 def spending(complete: Complete, hardware: Hardware, roles: Sequence[str | None] | None = None) -> list[Spent]:
     """The same one after the other: what was paid after each node, with the copies made for it, then each output."""
-    return list(_Copies(complete, hardware.on(complete.mesh), roles).run())
+    return list(_Spending(complete, hardware.on(complete.mesh), roles).run())
 
 
 def parts_cost(graph: Graph, node: Node, decision: Decision, hardware: Hardware) -> ProgramCost:
@@ -188,4 +168,4 @@ def parts_cost(graph: Graph, node: Node, decision: Decision, hardware: Hardware)
 
 def price_parts(made: Complete, hardware: Hardware) -> ProgramCost:
     """The same for an op in its parts: nothing hides inside of an op."""
-    return _Copies(made, hardware.on(made.mesh), None, part=True).total()
+    return _Spending(made, hardware.on(made.mesh), None, part=True).total()

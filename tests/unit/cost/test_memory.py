@@ -6,8 +6,9 @@ import pytest
 
 from shardwright import DeviceMesh, OpShardingRule, ShardingSpec, SpecError
 from shardwright.cost import memory_cost
-from shardwright.cost.memory import Moment, peak_live
+from shardwright.cost.memory import peak_live
 from shardwright.ir.graph import TensorType
+from shardwright.ir.lifetimes import Use
 
 MESH = DeviceMesh("dp=2, tp=4")
 MATMUL = OpShardingRule.parse("m k, k n -> m n | m=10 k=16 n=8")
@@ -50,30 +51,30 @@ def test_as_many_shardings_as_results_are_needed(count: int) -> None:
 
 def test_values_live_from_their_maker_to_their_last_reader() -> None:
     # 0 -> 1 -> 2 -> 3, each of 10 bytes: never more than two at once.
-    chain = [Moment((i,), (i + 1,)) for i in range(3)]
+    chain = [Use((i,), (i + 1,)) for i in range(3)]
     assert peak_live([10] * 4, [0], chain, [3]) == 20
     # The last step also reads the first value: it stays.
-    assert peak_live([10] * 4, [0], [*chain[:2], Moment((0, 2), (3,))], [3]) == 30
+    assert peak_live([10] * 4, [0], [*chain[:2], Use((0, 2), (3,))], [3]) == 30
 
 
 def test_outputs_and_unread_inputs_stay() -> None:
-    chain = [Moment((0,), (1,)), Moment((1,), (2,))]
+    chain = [Use((0,), (1,)), Use((1,), (2,))]
     assert peak_live([10, 10, 10], [0], chain, [1, 2]) == 20
     assert peak_live([10, 10, 10, 7], [0, 3], chain, [2]) == 27
 
 
 def test_what_nobody_reads_dies_at_once() -> None:
-    assert peak_live([10, 5, 1], [0], [Moment((0,), (1,)), Moment((0,), (2,))], [2]) == 15
+    assert peak_live([10, 5, 1], [0], [Use((0,), (1,)), Use((0,), (2,))], [2]) == 15
 
 
 def test_a_view_owns_nothing_and_keeps_its_base() -> None:
     sizes = [10, 10, 10, 10]
-    plain = [Moment((0,), (1,)), Moment((1,), (2,)), Moment((2,), (3,))]
+    plain = [Use((0,), (1,)), Use((1,), (2,)), Use((2,), (3,))]
     assert peak_live(sizes, [0], plain, [3]) == 20
-    shown = [Moment((0,), (1,), ((0, 0),)), Moment((1,), (2,)), Moment((1, 2), (3,))]
+    shown = [Use((0,), (1,), ((0, 0),)), Use((1,), (2,)), Use((1, 2), (3,))]
     assert peak_live(sizes, [0], shown, [3]) == 30
     # A view of a view that is returned keeps the base for ever.
-    chained = [Moment((0,), (1,), ((0, 0),)), Moment((1,), (2,), ((0, 0),)), Moment((2,), (3,))]
+    chained = [Use((0,), (1,), ((0, 0),)), Use((1,), (2,), ((0, 0),)), Use((2,), (3,))]
     assert peak_live(sizes, [0], chained, [2, 3]) == 20
 
 
