@@ -18,7 +18,8 @@ from ..errors import GraphError
 from ..spec.axes import Axes, axes_size, axes_text
 from ..spec.collective import COLLECTIVES, collective_bytes
 from ..spec.mesh import DeviceMesh
-from ..spec.sharding import Shape, ShardingSpec, tensor_text
+from ..spec.sharding import Shape, ShardingSpec
+from ..spec.tensors import tensor_text
 from .graph import Attrs, Node, Operand, SourceLine, TensorType
 from .nodes import flat_operands
 from .text import node_text, quoted

@@ -19,7 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ..errors import GraphError
 from ..spec.notation import Reader, read_tensor
-from ..spec.sharding import ShardingSpec, tensor_text
+from ..spec.sharding import ShardingSpec
+from ..spec.tensors import tensor_text
 from .graph_data import GraphData, Parts
 from .nodes import Attr, Attrs, Node, Operand, SourceLine, TensorType, Value, freeze_attr
 

@@ -7,6 +7,7 @@ Pure Python, no framework.  One notation for everything, one parser (`notation`)
 | `axes` | `AxisRef`: a mesh axis or a part of one, and the algebra of parts |
 | `mesh` | `DeviceMesh`: named axes, device order, groups |
 | `chunks` | how a dim is cut, uneven and empty shards included |
+| `tensors` | a tensor with its sharding as text |
 | `sharding` | `DimSpec`, `ShardingSpec`, `P`, `compute_global_shape`, `needs_reshard` |
 | `collective` | the collectives and their bytes: the one place that defines them |
 | `notation` | the reader of every string: it gives parts, the nouns are made of them |

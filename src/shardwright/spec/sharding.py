@@ -15,13 +15,13 @@ from math import prod
 from typing import Any, NoReturn
 
 from ..errors import SpecError
-from .axes import Axes, AxisRef, axes_text, merge_axes
+from .axes import Axes, AxisRef, merge_axes
 from .chunks import nested_chunk, padded_size
 from .collective import check_reduction
 from .foreign import read_foreign
 from .interop import to_partition_spec, to_placements
 from .mesh import DeviceMesh
-from .notation import Reader, parse_dim, parse_partial, parse_spec, read_tensor
+from .notation import parse_dim, parse_partial, parse_spec
 
 Shape = tuple[int, ...]
 Partial = tuple[tuple[AxisRef, str], ...]
@@ -484,25 +484,3 @@ def wrong_mesh(what: str, spec: ShardingSpec, mesh: DeviceMesh) -> NoReturn:
         rows=[("its mesh", str(spec.mesh)), ("this mesh", str(mesh))],
         help="make the sharding on this mesh, or transfer between meshes explicitly",
     )
-
-
-def tensor_text(dtype: str, shape: Sequence[int], spec: ShardingSpec | None = None) -> str:
-    """``f32[16@dp, 2048]``: a tensor with its sharding on it.
-
-    >>> tensor_text("f32", (16, 2048), ShardingSpec(DeviceMesh("dp=2"), ["dp", None]))
-    'f32[16@dp, 2048]'
-    """
-    dims = []
-    for d, size in enumerate(shape):
-        axes = spec.dims[d].axes if spec is not None else ()
-        dims.append(f"{size}@{axes_text(axes)}" if axes else str(size))
-    text = f"{dtype}[{', '.join(dims)}]"
-    return f"{text} // {partial_text(spec.partial)}" if spec is not None and spec.partial else text
-
-
-def parse_tensor(text: str, mesh: DeviceMesh | None = None) -> tuple[str, Shape, ShardingSpec | None]:
-    """The inverse of `tensor_text`: dtype, shape, sharding (None without a mesh)."""
-    reader = Reader(text)
-    dtype, shape, dims, partial = read_tensor(reader, mesh)
-    reader.end()
-    return dtype, shape, None if mesh is None else ShardingSpec(mesh, dims, partial)

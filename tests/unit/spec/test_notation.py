@@ -15,7 +15,8 @@ from shardwright.spec.notation import (
     parse_sharded_rule,
 )
 from shardwright.spec.rule import FactorNote, Transfer, parse_rule
-from shardwright.spec.sharding import CLOSED, DimSpec, ShardingSpec, parse_tensor
+from shardwright.spec.sharding import CLOSED, DimSpec, ShardingSpec
+from shardwright.spec.tensors import parse_tensor
 
 MESH = DeviceMesh("dp=2, tp=4, sum=3")
 DP, TP, SUM = MESH.axes

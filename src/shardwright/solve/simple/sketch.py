@@ -1,7 +1,7 @@
 """The exact estimate of a completed plan: what lowering will write, priced without writing it.
 
-Which copies are made is what lowering is told by the same `Copies`.  So the cost equals that of the lowered Program, and
-the peak what running it reports (a local form, or an op in its parts, counts as one op here; lowered it also has a few
+Which copies are made, lowering is told by the same `Copies`.  So the cost equals that of the lowered Program, and the
+peak what running it reports (a local form, or an op in its parts, counts as one op here; lowered it also has a few
 values of its own).  `price` does the same for costs alone, with what hides, which the simple solver does not know.
 """
 
