@@ -17,9 +17,8 @@ from shardwright.spec.sharding import (
     ShardingSpec,
     compute_global_shape,
     needs_reshard,
-    parse_tensor,
-    tensor_text,
 )
+from shardwright.spec.tensors import parse_tensor, tensor_text
 from strategies import factor_shardings, meshes, patterns, placed, rules, shapes, specs
 
 # -- parse(print(x)) == x -------------------------------------------------------------------------------

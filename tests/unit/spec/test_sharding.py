@@ -18,8 +18,8 @@ from shardwright.spec.sharding import (
     ShardingSpec,
     compute_global_shape,
     needs_reshard,
-    tensor_text,
 )
+from shardwright.spec.tensors import tensor_text
 
 MESH = DeviceMesh("dp=2, tp=4")
 ONES = DeviceMesh("one=1, x=2")

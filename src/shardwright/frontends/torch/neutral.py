@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from ...errors import TraceError
 from .attention import whole_attention
 from .dispatch import Interrupted
-from .private import mkldnn_enabled, set_mkldnn_enabled
+from .private import active_in_backward, mkldnn_enabled, set_mkldnn_enabled
 from .recorder import Recorder
 
 _DEVICES = ("cuda", "meta", "xpu", "mps", "npu", "hpu", "xla")
@@ -77,25 +77,6 @@ def neutral_forms(recorder: Recorder) -> Iterator[None]:
     mode = NeutralForms(recorder)
     with mode, active_in_backward(mode), autocast_here(), plain_recurrence(), draws_with_the_generator(recorder):
         yield
-
-
-@contextmanager
-def active_in_backward(mode: NeutralForms) -> Iterator[None]:
-    """``loss.backward()`` is itself a call that the mode handles, and modes do not see what their own handler does.
-
-    A recomputation (checkpointing) runs in there, and must give the ops that the forward pass gave.
-    """
-    run = torch.autograd._engine_run_backward  # type: ignore[attr-defined]  # both backward() and grad() end here
-
-    def resumed(*args: Any, **kwargs: Any) -> Any:
-        with mode:
-            return run(*args, **kwargs)
-
-    torch.autograd._engine_run_backward = resumed  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        torch.autograd._engine_run_backward = run  # type: ignore[attr-defined]
 
 
 @contextmanager

@@ -5,6 +5,11 @@ None of these has a public equivalent in 2.11 to 2.13; `make_fx` and `torch.expo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
 from torch import _assert_async as assert_async  # a check that does not wait for the device
 from torch._C import DisableTorchFunction  # leaves all modes above the dispatcher out, users' and ours
 from torch._C import _current_autograd_node as current_autograd_node  # which forward op a backward op belongs to
@@ -35,6 +40,7 @@ __all__ = [
     "OpOverload",
     "TorchDispatchMode",
     "UnsupportedOperatorException",
+    "active_in_backward",
     "assert_async",
     "current_autograd_node",
     "has_kernel",
@@ -47,3 +53,22 @@ __all__ = [
     "tree_unflatten",
     "unset_fake_temporarily",
 ]
+
+
+@contextmanager
+def active_in_backward(mode: AbstractContextManager[Any]) -> Iterator[None]:
+    """``loss.backward()`` is itself a call that a mode handles, and modes do not see what their own handler does.
+
+    A recomputation (checkpointing) runs in there, and must give the ops that the forward pass gave.
+    """
+    run = torch.autograd._engine_run_backward  # type: ignore[attr-defined]  # both backward() and grad() end here
+
+    def resumed(*args: Any, **kwargs: Any) -> Any:
+        with mode:
+            return run(*args, **kwargs)
+
+    torch.autograd._engine_run_backward = resumed  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        torch.autograd._engine_run_backward = run  # type: ignore[attr-defined]
