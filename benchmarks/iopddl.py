@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from shardwright.errors import PlanInfeasible
-from shardwright.optimize import SOLVERS, Progress, read, solve
+from shardwright.optimize import Progress, read, solve, solver_names
 
 FORBIDDEN = 10**18
 
@@ -68,7 +68,7 @@ def main() -> int:
     parser.add_argument(
         "--time-limit", type=float, default=300.0, metavar="S", help="seconds per file, reading included"
     )
-    parser.add_argument("--solver", choices=SOLVERS, default="auto")
+    parser.add_argument("--solver", choices=solver_names(), default="auto")
     options = parser.parse_args()
     columns = "{:<24} {:>16} {:>16} {:>9} {:>8} {:>8} {:>8} {:>8}  {}"
     print(columns.format("instance", "cost", "bound", "gap", "seconds", "CPU", "to best", "to XLA", "solver"))

@@ -74,7 +74,7 @@ def propagate_sharding(rule: Any, specs: Sequence[Any], *, mesh: Any = None, **o
     ``rule`` is text with sizes or an `OpShardingRule`; shardings are specs, ``P(...)``, text, None where nobody said.
 
     >>> print(*propagate_sharding("m k, k n -> m n | m=8 k=4 n=8", ["[dp, _]", None, None], mesh="dp=2"))
-    [dp, _] [_, ?] [dp, ?]
+    [dp, _] None [dp+?, ?]
     """
     bound = OpShardingRule.parse(rule) if isinstance(rule, str) else rule
     if any(spec is not None and not isinstance(spec, ShardingSpec) for spec in specs):

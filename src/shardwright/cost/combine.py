@@ -38,22 +38,14 @@ class Group(NamedTuple):
 
 
 def combined(program: Program) -> dict[str, int]:
-    '''How many collectives of each kind are left after combining.
+    """How many collectives of each kind are left after combining.
 
-    >>> from shardwright import DeviceMesh, Graph, ShardingSpec
-    >>> from shardwright.api.compile import Said, compile_graph
-    >>> graph = Graph.parse("""graph f(%a: f32[8], %b: f32[8]) {
-    ...   %x = exp(%a) : f32[8]
-    ...   %y = exp(%b) : f32[8]
-    ...   return %x, %y
-    ... }""")
-    >>> mesh = DeviceMesh("d=4")
-    >>> cut, whole = ShardingSpec.parse("[d]", mesh), ShardingSpec.parse("[_]", mesh)
-    >>> said = Said({0: cut, 1: cut}, {0: whole, 1: whole})
-    >>> program = compile_graph(graph, mesh, said).program
+    >>> import numpy as np, shardwright as sw
+    >>> mapped = sw.shard_map(lambda a, b: (np.exp(a), np.exp(b)), "d=4", in_specs="[d]", out_specs="[_]")
+    >>> program = mapped.program(np.ones(8), np.ones(8))
     >>> [c.kind for c in program.collectives], combined(program)
     (['all_gather', 'all_gather'], {'all_gather': 1})
-    '''
+    """
     return dict(Counter(group.kind for group in combined_groups(program)))
 
 

@@ -17,6 +17,7 @@ import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from ..errors import RuleError, ShardwrightError, UnknownOpError, near_misses
@@ -26,8 +27,6 @@ from ..spec.rule import OpShardingRule, RulePattern, Transfer
 
 ENTRY_POINTS = "shardwright.rules"
 OPERATORS = "shardwright.operators"
-OWN_FRAMEWORKS = ("shardwright.frontends.torch.describe",)
-"""By name, since this room knows no framework; they are imported when an op of theirs is first asked for."""
 _NOT_FAMILIES = {"dims", "extract", "registry"}
 _log = logging.getLogger(__name__)
 _ARGUMENTS = (
@@ -154,6 +153,8 @@ def _load() -> None:
     _complete = True
     while _waiting:
         _waiting.pop(0)()
+    for name in _of_frontends("ops"):  # ops that a frontend writes down in one place
+        importlib.import_module(name)
     for point in entry_points(group=ENTRY_POINTS):
         try:
             found = point.load()
@@ -214,11 +215,19 @@ def parts(op: str, attrs: Attrs, operands: OperandTypes) -> Graph | None:
     return None
 
 
+def _of_frontends(module: str) -> list[str]:
+    """The modules of this name in the packages of `frontends`, by listing: this room knows no framework."""
+    folder = Path(__file__).parent.parent / "frontends"
+    packages = sorted(path.name for path in folder.iterdir() if path.is_dir())
+    there = [name for name in packages if any((folder / name / f).exists() for f in (f"{module}.py", module))]
+    return [f"{__name__.split('.')[0]}.frontends.{name}.{module}" for name in there]
+
+
 @cache
 def _frameworks() -> tuple[Any, ...]:
     """Modules with ``describe(op) -> OpFacts | None`` and ``parts(op, attrs, operands) -> Graph | None``."""
     found = []
-    for name in dict.fromkeys((*OWN_FRAMEWORKS, *(point.value for point in entry_points(group=OPERATORS)))):
+    for name in dict.fromkeys((*_of_frontends("describe"), *(point.value for point in entry_points(group=OPERATORS)))):
         try:
             found.append(importlib.import_module(name))
         except ImportError as error:  # the framework is not installed: nobody describes its ops
