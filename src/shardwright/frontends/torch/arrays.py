@@ -13,11 +13,14 @@ _COMBINE: dict[str, Any] = {
 
 
 class TorchArrays:
-    """NaN is kept in max and min, as PyTorch's maximum and minimum do.
+    """NaN is kept in max and min, as PyTorch's maximum and minimum do; whole arrays are brought to ``device``.
 
     >>> TorchArrays().combine("max", [torch.tensor([1.0]), torch.tensor([float("nan")])])
     tensor([nan])
     """
+
+    def __init__(self, device: Any = None) -> None:
+        self.device = device
 
     def concatenate(self, parts: Sequence[Any], dim: int) -> Any:
         return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim)
@@ -40,7 +43,7 @@ class TorchArrays:
         return torch.ones_like(array) if kind == "prod" else torch.zeros_like(array)
 
     def number(self, value: int) -> Any:
-        return torch.tensor(value, dtype=torch.int64)
+        return torch.tensor(value, dtype=torch.int64, device=self.device)
 
     def shape(self, array: Any) -> tuple[int, ...]:
         return tuple(array.shape)
@@ -49,7 +52,8 @@ class TorchArrays:
         return int(array.element_size())
 
     def at(self, array: Any, slices: tuple[slice, ...]) -> Any:
-        return array.detach()[slices]
+        part = array.detach()[slices]
+        return part if self.device is None else part.to(self.device)
 
     def joined(self, like: Any, shape: Sequence[int], parts: Sequence[tuple[tuple[slice, ...], Any]]) -> Any:
         whole = like.new_empty(tuple(shape))

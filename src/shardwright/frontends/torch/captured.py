@@ -31,7 +31,7 @@ from .aliasing import Record
 from .compute import run_graph
 from .dispatch import Interrupted, RecordingMode
 from .dtypes import tensor_type
-from .framework import TORCH
+from .framework import TORCH, TorchFramework
 from .neutral import neutral_forms
 from .private import FakeTensor, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 from .recorder import Recorder
@@ -67,6 +67,8 @@ class Captured(Source):
     """Parameters whose gradient the program resets to None."""
     phases: tuple[str, ...] = ()
     """Of every node: forward, backward or update."""
+    device: Any = field(default=None, compare=False)
+    """Where the real tensors are, if that is not the CPU; programs themselves do not depend on it."""
     keywords: tuple[str, ...] = ()
     """The keyword arguments, in the order of the capture; a call may give them in any."""
     roots: tuple[tuple[str, Any], ...] = field(default=(), compare=False, repr=False)
@@ -129,7 +131,10 @@ class Captured(Source):
 
     # -- as a `Source` --------------------------------------------------------------------------------------
 
-    framework = TORCH
+    @cached_property
+    def framework(self) -> TorchFramework:
+        """On the device that arguments and parameters were on when the program was captured."""
+        return TORCH if self.device is None else TorchFramework(self.device)
 
     @cached_property
     def inputs_are(self) -> tuple[Input, ...]:
@@ -332,6 +337,7 @@ def _run(
         tuple(mode.consts),
         *ends,
         phases=recorder.phases,
+        device=_device(leaves, session.slots),
         keywords=tuple(kwargs),
         roots=(*session.modules, *session.optimizers),
     )
@@ -359,6 +365,13 @@ def _arguments(
             stand_ins.append(fake)
             tensors.append(fake)
     return stand_ins, tensors
+
+
+def _device(leaves: Sequence[Any], slots: Sequence[Slot]) -> Any:
+    """Of the first tensor that has one beside the CPU; tensors on the meta device are nowhere."""
+    real = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    real += [slot.owner for slot in slots if isinstance(slot.owner, torch.Tensor)]
+    return next((tensor.device for tensor in real if tensor.device.type not in ("cpu", "meta")), None)
 
 
 def _is_output(leaf: Any) -> bool:

@@ -16,14 +16,16 @@ from .private import tree_flatten
 
 
 class TorchFramework:
-    """PyTorch, as engines see it."""
+    """PyTorch, as engines see it; ``device`` is where the arrays are, None where that does not matter."""
 
     name = "torch"
     processes = "torch"
-    arrays = TorchArrays()
+
+    def __init__(self, device: Any = None) -> None:
+        self.device, self.arrays = device, TorchArrays(device)
 
     def prepare(self, op: str, attrs: Mapping[str, Any], results: Sequence[TensorType]) -> Prepared:
-        return prepare(op, attrs, results)
+        return prepare(op, attrs, results, self.device)
 
     def leaves(self, tree: Any) -> list[Any]:
         return [leaf for leaf in tree_flatten(tree)[0] if isinstance(leaf, torch.Tensor | Leaf)]
