@@ -3,12 +3,16 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint types layers unit clean
+.PHONY: demo test test-long lint types layers unit clean
 
 demo: $(VENV)/.ready
 	$(BIN)/python -m examples.demo
 
 test: lint types layers unit
+
+# What does not fit into `make test`; that holds a fixed sample of it.
+test-long: $(VENV)/.ready
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m long
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import io
 import re
 import subprocess
@@ -280,6 +281,33 @@ def test_importing_all_of_the_middle_is_light() -> None:
 def test_the_light_import_test_bites() -> None:
     pytest.importorskip("rich")
     assert not imported_by("shardwright", "rich").isdisjoint(HEAVY)
+
+
+# -- one page -------------------------------------------------------------------------------------------
+
+
+def test_the_page_of_the_house_has_the_rooms_in_order() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = text[text.index("## The rooms") : text.index("## Adding a thing")]
+    rows = [
+        set(re.findall(r"`([a-z]+)`", line.split("|")[1])) for line in section.splitlines() if line.startswith("| `")
+    ]
+    layers = next(contract for contract in contracts() if contract["type"] == "layers")["layers"]
+    assert rows == [set(layer.split(" | ")) for layer in reversed(layers)]  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("program", ["numpy_program", "torch_program"])
+def test_a_weight_meets_few_files_and_one_form_of_each(program: str) -> None:
+    """From `sw.plan` to its collective; see the script for what counts as meeting."""
+    pytest.importorskip("torch")
+    spec = importlib.util.spec_from_file_location("walk", ROOT / "tools" / "walk.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = module.walk(getattr(module, program))
+    assert 15 < len(found.met) <= 50
+    assert found.forms == {"api.artefact.Plan", "plans.plan.Plan", "plans.asked.Asked"}
 
 
 # -- what does not belong -------------------------------------------------------------------------------

@@ -69,10 +69,25 @@ def cut(plan: Any) -> float:
 
 
 CASES = [*((name, False) for name in zoo.CASES), *((name, True) for name in WITHIN)]
+LONG = [(name, True) for name in zoo.CASES if name not in (*WITHIN, "gpt2 uneven", "cell")]
+"""The other cases within memory; of two there is no plan in so little."""
 
 
-@pytest.mark.parametrize(("name", "within"), CASES, ids=lambda item: item if isinstance(item, str) else str(item))
+@pytest.mark.parametrize(("name", "within"), CASES, ids=str)
 def test_three_steps_are_those_of_eager_pytorch(name: str, within: bool) -> None:
+    trains(name, within)
+    plan, _, _, _, _ = planned(name, within)
+    assert (cut(plan) >= 0.5 or len(plan.collectives) >= 5) == ((name, within) in SPLIT)
+    assert {collective.kind for collective in plan.collectives} >= SPLIT.get((name, within), set())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "within"), LONG, ids=str)
+def test_three_steps_within_memory(name: str, within: bool) -> None:
+    trains(name, within)
+
+
+def trains(name: str, within: bool) -> None:
     plan, model, eager, batch, _ = planned(name, within)
     optimizer = torch.optim.AdamW(eager.parameters(), lr=1e-3, eps=1e-3)
     step = plan.step()
@@ -89,8 +104,6 @@ def test_three_steps_are_those_of_eager_pytorch(name: str, within: bool) -> None
     for left, right in zip((*model.parameters(), *model.buffers()), (*eager.parameters(), *eager.buffers())):
         torch.testing.assert_close(left, right, rtol=1e-10, atol=1e-10)
     assert plan.engine.counts == {"compile": 1, "load": 1}
-    assert (cut(plan) >= 0.5 or len(plan.collectives) >= 5) == ((name, within) in SPLIT)
-    assert {collective.kind for collective in plan.collectives} >= SPLIT.get((name, within), set())
     if within:
         assert step.executed.peak_bytes <= plan.planner.asked.memory
 
