@@ -108,10 +108,7 @@ def _left(time_limit: float | None, began: float) -> float | None:
 
 def assigner_of(graph: Graph, mesh: DeviceMesh, hardware: Hardware, asked: Asked) -> Assigner:
     """The numeric problem of a graph as it is, without a limit of memory."""
-    return Assigner(
-        graph, mesh, hardware, asked.given, asked.out_specs, asked.uneven, asked.allows, asked.offer,
-        asked.most_gathered, asked.stays,
-    )  # fmt: skip
+    return Assigner(graph, mesh, hardware, asked)
 
 
 def _stacks(graph: Graph, mesh: DeviceMesh, hardware: Hardware, asked: Asked) -> Iterator[Stack]:

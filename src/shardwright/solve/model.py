@@ -36,7 +36,8 @@ from ..optimize import Progress
 from ..optimize.compact import compact
 from ..optimize.core import solve_core
 from ..optimize.problem import Ints
-from ..propagation.complete import Complete, Decision
+from ..plans.asked import Asked
+from ..plans.complete import Complete, Decision
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
 from .polish import polish
@@ -115,25 +116,19 @@ class Assigner:
     graph: Graph
     mesh: DeviceMesh
     hardware: Hardware
-    given: Mapping[int, ShardingSpec] = field(default_factory=dict)
-    """Shardings that the user fixed, by value."""
-    out_specs: Mapping[int, ShardingSpec] = field(default_factory=dict)
-    uneven: bool = False
-    allows: Callable[[int, ShardingSpec], bool] | None = None
-    """Whether a value may lie so, anywhere; what is refused here is no choice."""
-    offer: Callable[[int, tuple[ShardingSpec, ...]], tuple[ShardingSpec, ...]] | None = None
-    """Of an input and the shardings it might have: those to choose from."""
-    most_gathered: int | None = None
-    """The most bytes that one all_gather may leave on a device."""
-    stays: bool = False
-    """Whether outputs that nobody asked for in a sharding are delivered as they are cut; else where it is cheapest."""
+    asked: Asked | None = None
+    """What has to be kept; a limit of memory is not looked at here."""
 
     def __post_init__(self) -> None:
-        graph = self.graph
+        graph, asked = self.graph, self.asked or Asked(self.graph)
+        self.given: Mapping[int, ShardingSpec] = asked.given
+        self.out_specs: Mapping[int, ShardingSpec] = asked.out_specs
+        self.uneven = asked.uneven
+        self.allows, self.offer, self.stays = asked.allows, asked.offer, asked.stays
         self.hardware = self.hardware.on(self.mesh)
         self.roles = graph_roles(graph)
         self.space = Space(graph, self.mesh, self.hardware, self.uneven)
-        self.book = RouteBook(self.mesh, self.hardware, self.most_gathered)
+        self.book = RouteBook(self.mesh, self.hardware, asked.most_gathered)
         self.updates = {output: graph.inputs[i] for i, output in graph.updates}
         self.readers: dict[int, list[tuple[int, int]]] = {value.id: [] for value in graph.values}
         """For every value the nodes that read it, and at which place."""

@@ -206,7 +206,7 @@ def test_the_price_is_the_program_s(mesh: str) -> None:
         rng = random.Random(seed)
         sizes = (5, 6, 8) if seed % 2 else (768, 1536, 3072)
         graph = random_graph(seed, 6 if mesh.count(",") < 2 else 3, sizes)
-        assigner = Assigner(graph, DeviceMesh(mesh), H100, uneven=True)
+        assigner = Assigner(graph, DeviceMesh(mesh), H100, Asked(graph, (Request("uneven", "yes"),)))
         for _ in range(6):
             choice = random_choice(assigner, rng)
             complete = assigner.decode(choice)
@@ -224,7 +224,9 @@ def test_one_problem_lies_above_and_one_below(mesh: str) -> None:
     never cheaper."""
     for seed in range(60):
         rng = random.Random(seed)
-        assigner = Assigner(random_graph(seed, 6), DeviceMesh(mesh), H100, *told(seed, DeviceMesh(mesh)))
+        graph = random_graph(seed, 6)
+        asked = Asked.fixing(graph, *told(seed, DeviceMesh(mesh)))
+        assigner = Assigner(graph, DeviceMesh(mesh), H100, asked)
         above, below = assigner.terms(False), assigner.terms(True)
         for _ in range(5):
             choice = random_choice(assigner, rng)
@@ -361,7 +363,7 @@ def test_what_was_given_is_kept() -> None:
     graph, mesh = stack(1, 1536, 768), DeviceMesh("d=4")
     rows, columns = ShardingSpec(mesh, ["d", None]), ShardingSpec(mesh, [None, "d"])
     inside = graph.nodes[1].results[0]
-    assigner = Assigner(graph, mesh, H100, {graph.inputs[0]: rows, inside: columns}, {0: columns})
+    assigner = Assigner(graph, mesh, H100, Asked.fixing(graph, {graph.inputs[0]: rows, inside: columns}, {0: columns}))
     found = assigner.solve()
     assert found.complete.inputs[0] == rows
     assert found.complete.decisions[1].homes[0].same_layout(columns)

@@ -14,6 +14,7 @@ import torch_zoo as zoo  # noqa: E402
 from shardwright import DeviceMesh, Graph  # noqa: E402
 from shardwright.cost import hardware_of, program_cost  # noqa: E402
 from shardwright.lower import lower  # noqa: E402
+from shardwright.plans import Asked, Request  # noqa: E402
 from shardwright.proof import check_structure  # noqa: E402
 from shardwright.solve.model import Assigner  # noqa: E402
 from shardwright.solve.price import price  # noqa: E402
@@ -61,7 +62,7 @@ def test_prices_are_exact(name: str) -> None:
     graph = graph_of(name)
     rng = random.Random(name)
     for mesh in {"llama": ("d=4",), "experts": ("x=3",)}.get(name, ("d=4", "x=2, y=2")):
-        assigner = Assigner(graph, DeviceMesh(mesh), H100, uneven=True)
+        assigner = Assigner(graph, DeviceMesh(mesh), H100, Asked(graph, (Request("uneven", "yes"),)))
         sizes = [len(ways) for ways in assigner.ways] + [len(assigner.inputs[value]) for value in graph.inputs]
         completes = [assigner.decode([rng.randrange(size) for size in sizes]) for _ in range(3)]
         if mesh == "d=4":

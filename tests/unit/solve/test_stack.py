@@ -12,6 +12,7 @@ from shardwright.cost import hardware_of, program_cost
 from shardwright.cost.overlap import graph_roles
 from shardwright.ir.graph import Graph
 from shardwright.lower import lower
+from shardwright.plans import Asked
 from shardwright.solve.model import Assigner
 from shardwright.solve.price import price
 from shardwright.solve.repeated.layers import find_layers
@@ -26,7 +27,7 @@ def stack_of(graph: Graph, mesh: DeviceMesh, given: Mapping[int, ShardingSpec]) 
     assert layers is not None
     short = layers.short()
     pinned = {short.values[value]: spec for value, spec in given.items() if value in short.values}
-    found = Stack(short, Assigner(short.graph, mesh, H100, pinned))
+    found = Stack(short, Assigner(short.graph, mesh, H100, Asked.fixing(short.graph, pinned)))
     found.label(found.assigner.terms(False)[2])
     return found
 

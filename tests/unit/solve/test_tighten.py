@@ -5,6 +5,7 @@ from __future__ import annotations
 from shardwright.cost import hardware_of, memory_profile, program_cost
 from shardwright.ir.graph import Graph
 from shardwright.lower import lower
+from shardwright.plans import Asked
 from shardwright.solve.model import Assigner
 from shardwright.solve.tighten import tighten
 from shardwright.spec.mesh import DeviceMesh
@@ -21,7 +22,7 @@ def test_weights_are_cut_where_that_is_free_and_not_where_they_are_pinned() -> N
     mesh, hardware = DeviceMesh("d=8"), hardware_of("h100")
     whole = ShardingSpec.replicate(mesh, 2)
     for given in ({}, {GRAPH.inputs[1]: whole}):
-        assigner = Assigner(GRAPH, mesh, hardware, given)
+        assigner = Assigner(GRAPH, mesh, hardware, Asked.fixing(GRAPH, given))
         best = list(assigner.optimum(True).choice)
         for value in GRAPH.inputs:
             best[assigner.place[value]] = assigner.inputs[value].index(whole)
