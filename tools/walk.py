@@ -28,6 +28,8 @@ SHAPE = (508, 64)
 """Of the weight."""
 SHARDS = {(508, 64), (254, 64), (127, 64), (508, 32), (508, 16), (64, 508)}
 NAMES = {"0.weight", "w1"}
+FORMS = (".Plan", ".Planned", ".Candidate", ".Solved", ".Lowered", ".Asked", ".Wish", ".Said")
+"""Names of types that hold a plan or what was asked, those that older versions had included."""
 
 
 def is_of_weight(item: Any, deep: int = 1) -> bool:
@@ -69,7 +71,7 @@ class Walk:
         for name in code.co_varnames[:count]:
             item = frame.f_locals.get(name)
             kind = f"{type(item).__module__}.{type(item).__name__}".removeprefix("shardwright.")
-            if kind.endswith((".Plan", ".Planned", ".Candidate", ".Solved", ".Lowered", ".Asked", ".Wish", ".Said")):
+            if kind.endswith(FORMS):
                 self.forms.add(kind)
             if file not in self.met and is_of_weight(item):
                 self.met[file] = code.co_name

@@ -1,14 +1,15 @@
 """Every rule of the ATen book, run: whatever factor is split, however unevenly, the result equals the whole.
 
 For each op that has a record, written down or made from tags and schema, calls are taken from programs: PyTorch's own
-samples captured with their gradients (`book_torch_calls`).  Each factor is split on meshes of two and three devices by
-the lowered program, local forms included; each line of a transfer table is held against the oracle.  A record without
-calls fails; there are no exceptions.  ``shardwright discover --book torch`` does the same on more calls, and says what
-holds beyond the book.
+samples captured with their gradients (`discover.book.torch_calls`).  Each factor is split on meshes of two and three
+devices by the lowered program, local forms included; each line of a transfer table is held against the oracle.  A
+record without calls fails; there are no exceptions.  ``shardwright discover --book torch`` does the same on more
+calls, and says what holds beyond the book.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -27,8 +28,6 @@ from shardwright.frontends.torch.parts import PARTS  # noqa: E402
 from shardwright.rules.registry import lookup, parts  # noqa: E402
 from shardwright.spec.rule import OpShardingRule  # noqa: E402
 
-pytestmark = pytest.mark.xdist_group("aten")  # the calls take a minute to collect
-
 
 @cache
 def every_call() -> Calls:
@@ -40,16 +39,20 @@ def every_call() -> Calls:
         torch.set_num_threads(threads)
 
 
-def test_every_op_is_run() -> None:
+def test_rules_by_execution() -> None:
+    """Of every op: in one test, since its calls take a minute and a half to collect."""
     missing = [op for op, calls in every_call().items() if not calls]
     assert not missing, f"no calls of {', '.join(missing)}"
+    for ops in (written_ops(), made_ops()):
+        claims_hold(ops)
+    for op in sorted(PARTS):
+        parts_are_the_op(op)
 
 
-@pytest.mark.parametrize("which", ["written", "made"])
-def test_rules_by_execution(which: str) -> None:
+def claims_hold(ops: Iterable[str]) -> None:
     faults = {}
     runs = 0
-    for op in written_ops() if which == "written" else made_ops():
+    for op in ops:
         calls = every_call()[op]
         found = only_claims(op, calls)
         runs += found.splits + found.rows
@@ -88,8 +91,7 @@ def asks_for_parts(call: AtenCall) -> bool:
     return any(factor.form == "parts" for factor in rule.factors)
 
 
-@pytest.mark.parametrize("op", sorted(PARTS))
-def test_parts_are_the_op(op: str) -> None:
+def parts_are_the_op(op: str) -> None:
     """What an op is said to be made of computes what it computes, in both precisions."""
     calls = [call for call in every_call().get(op) or calls_of([op])[op] if asks_for_parts(call)]
     assert calls, f"no calls of {op}"

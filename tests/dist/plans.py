@@ -110,6 +110,14 @@ def rank_0_plans() -> None:
         assert "memory=1" in str(error)
     else:
         raise AssertionError("planned within one byte")
+    asked = {"up.weight": "[dp, _]" if dist.get_rank() == 0 else "[_, dp]"}
+    try:
+        sw.plan(model, x, mesh=MESH, loss=torch.sum, constraints=asked)
+    except RankError as error:
+        assert "asks for another plan than rank 0" in str(error)
+        assert dist.get_rank() != 0
+    else:
+        assert dist.get_rank() == 0
     other = zoo.MLP() if dist.get_rank() else zoo.Cell()  # not what rank 0 captured
     inputs = torch.randn(8, 6) if dist.get_rank() else torch.randn(8, 4, 6)
     try:

@@ -13,7 +13,7 @@ A program becomes a `Source`, what is asked of it an `Asked`, what is decided a 
 | `debugging` | the lines of ``shard_map(auto_sharding=True, debug=True)`` |
 | `arrays` | `ShardedArray`, and `randn`, `zeros`, `ones`, `asarray` that make them; `with_sharding_constraint` |
 | `eager` | one call on arrays in shards as a Program |
-| `front` | the seeds' functions on text, `P` and functions |
+| `front` | `reshard`, `propagate` and the like on what users write: text, `P`, functions |
 | `random` | counter-based random numbers: a function of the global index |
 | `event_log` | the flat log of what sharded arrays do |
 

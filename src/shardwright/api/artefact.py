@@ -148,6 +148,8 @@ class Plan:
             f"({spent} compute, {sent} communication), {gibibytes(data.memory)}; {gap} ({data.solver})"
         )
 
+    __repr__ = __str__
+
     def explain(self, name: str) -> str:
         """How a value is sharded, what every other sharding would cost, and what makes the next best one cost more.
 

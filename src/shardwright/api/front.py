@@ -1,4 +1,4 @@
-"""The seeds' functions in the form that users have things in hand: text, ``P(...)``, functions.
+"""`reshard`, `needs_reshard`, `propagate` and the like on what users have in hand: text, ``P(...)``, functions.
 
 The rooms below take their own types; here what a user writes is read first.
 """

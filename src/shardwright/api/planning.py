@@ -16,7 +16,7 @@ from ..cost.files import preset_names
 from ..cost.hardware import hardware_of
 from ..cost.machine import Hardware
 from ..discover.on_demand.learn import learn_ops
-from ..errors import GraphError, PlanInfeasible, ShardwrightError, SpecError
+from ..errors import GraphError, PlanInfeasible, RankError, ShardwrightError, SpecError
 from ..frontends.base import Source, capture_source
 from ..ir.digest import program_hash
 from ..ir.graph import Graph, Node
@@ -53,6 +53,7 @@ class Learning:
 
 def plan(
     fn: Callable[..., Any],
+    /,
     *args: Any,
     mesh: Any,
     kwargs: Mapping[str, Any] | None = None,
@@ -141,7 +142,16 @@ def decided(planner: Planner, source: Source, solver: str, time_limit: float | N
     shared = share_between_processes(text, planner.mesh, source.framework.processes)
     if shared is None:
         return make()
-    return mine[0] if mine else bound(read_plan(shared), planner, "rank 0 planned")
+    if mine:
+        return mine[0]
+    record = read_plan(shared)
+    if record["asked"] != planner.requested.to_json():
+        here, there = (", ".join(map(str, read_requests(said))) or "nothing" for said in (
+            planner.requested.to_json(), record["asked"]
+        ))  # fmt: skip
+        raise RankError("this rank asks for another plan than rank 0", rows=[("here", here), ("rank 0", there)],
+                        help="every rank has to ask for the same")  # fmt: skip
+    return bound(record, planner, "rank 0 planned")
 
 
 def bound(record: Mapping[str, Any], planner: Planner, whose: str) -> Data:
@@ -156,7 +166,12 @@ def bound(record: Mapping[str, Any], planner: Planner, whose: str) -> Data:
     for entry in record["rewrites"]:
         asked = apply_rewrite(Rewrite(entry["name"], entry["arguments"]), asked)
     complete = complete_of(record, asked.graph, planner.mesh, _rule_of)
-    return planner.priced(complete, record["solver"], record["lower_bound"], record["timed_out"], asked)
+    plan = planner.priced(complete, record["solver"], record["lower_bound"], record["timed_out"], asked)
+    lost = planner.broken(plan)
+    if lost:
+        rows = [("user", str(request)) for request in lost]
+        raise GraphError("the plan does not keep what was asked of it", rows=rows, help="plan this program anew")
+    return plan
 
 
 def _rule_of(graph: Graph, node: Node) -> OpShardingRule | None:
@@ -166,13 +181,14 @@ def _rule_of(graph: Graph, node: Node) -> OpShardingRule | None:
 
 def compare(
     fn: Callable[..., Any],
+    /,
     *args: Any,
     mesh: Any,
     plans: Plan | Sequence[Plan] = (),
     **about: Any,
 ) -> str:
     """The planner's plan, recipes and given plans in one table, best first; ``about`` is what `plan` takes."""
-    plans = [plans] if isinstance(plans, Plan) else list(plans)
+    plans = [plans] if isinstance(plans, Plan) or not isinstance(plans, Iterable) else list(plans)
     for other in plans:
         if not isinstance(other, Plan):
             raise SpecError(
@@ -211,6 +227,7 @@ def compare(
 def load_plan(
     text: str | os.PathLike[str],
     fn: Callable[..., Any],
+    /,
     *args: Any,
     kwargs: Mapping[str, Any] | None = None,
     hardware: Any = None,

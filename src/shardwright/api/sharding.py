@@ -51,7 +51,7 @@ class ShardMapped:
         self.solver, self.hardware, self.time_limit, self.learning = solver, hardware, time_limit, learning
         self.executed: Executed | None = None
         """What the last call did: collectives, peak of live bytes."""
-        self._plans: dict[Any, Plan] = {}
+        self._plans: dict[Any, tuple[str, Plan]] = {}
         self.__name__ = getattr(fn, "__name__", "fn")
         self.__doc__ = fn.__doc__
 
@@ -64,11 +64,14 @@ class ShardMapped:
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """The plan for these arguments, made now or before."""
         key = frontend_for(self.fn, args, kwargs).FRAMEWORK.signature(args, kwargs)
-        if key not in self._plans:
-            self._plans[key] = self._planned(args, kwargs)
-        return self._plans[key]
+        known = self._plans.get(key)
+        if known is None or known[0] != known[1].source.fingerprint():  # such as a module that was in training mode
+            plan = self._planned(args, kwargs)
+            known = self._plans[key] = plan.source.fingerprint(), plan
+        return known[1]
 
     def _planned(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Plan:
+        call_of(self.fn, args, kwargs, {}, shard_map, "shard_map")
         source = capture_source(self.fn, args, kwargs)
         if self.debug:
             print(f"[shard_map] captured {source.graph.name}: {len(source.graph.nodes)} nodes")
@@ -143,6 +146,7 @@ def shard_map(
 
 def shard_step(
     model: Callable[..., Any],
+    /,
     *args: Any,
     mesh: Any = None,
     plan: Plan | None = None,
@@ -179,7 +183,16 @@ def shard_step(
         said = [name for name, value in mixed.items() if value is not None]
         if said:
             raise SpecError(f"{said[0]}= beside plan=, which has decided that", help=f"leave {said[0]}= or plan= out")
+        if not isinstance(plan, Plan):
+            raise SpecError(
+                f"plan= takes a plan, not {plan!r}", help="read a file with sw.load_plan, and give what it returns"
+            )
         if not args and not kwargs and not named:
+            if not plan.source.is_of(model, optimizer):
+                raise SpecError(
+                    "the plan was made for another model or optimizer object",
+                    help="give the batch, too, shard_step(model, *batch, plan=plan, ...): the model is then captured",
+                )
             return Plan(plan.data, plan.source, plan.planner, None, engine).step()
     elif mesh is None:
         raise SpecError("shard_step needs a mesh, or a plan that has one", help='write mesh="dp=2, tp=4"')

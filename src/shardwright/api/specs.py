@@ -73,6 +73,8 @@ def spread(specs: Any, tree: Any, what: str, framework: Framework) -> list[Any]:
                 help=near_misses(str(unknown[0]), map(str, inner)),
             )
         return [spec for key, part in inner.items() for spec in spread(specs.get(key), part, what, framework)]
+    if not isinstance(specs, list | tuple):
+        raise SpecError(f"{what} cannot hold a {type(specs).__name__}", help='give P("dp", None), text, or None')
     listed = list(specs)
     if len(listed) != len(inner):
         raise SpecError(f"{what} has {len(listed)} entries where there are {len(inner)}")

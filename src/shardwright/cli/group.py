@@ -1,4 +1,4 @@
-"""The command line: ``shardwright discover``, ``audit``, and the verbs of planning (`cli_plan`).
+"""The command line: ``shardwright discover``, ``audit``, and the verbs of planning (`planning`).
 
 Nothing is computed here: each command reads its options, calls one function of a room, and prints.
 """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,7 @@ def load_program(where: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
         if spec is None or spec.loader is None:
             raise SpecError(f"there is no file {place!r}")
         module = importlib.util.module_from_spec(spec)
+        sys.path.insert(0, str(path.resolve().parent))  # what stands beside the file is found, as `python FILE` does
         spec.loader.exec_module(module)
     else:
         try:

@@ -69,6 +69,8 @@ class Arrays(Protocol):
 class HostArrays(Arrays, Protocol):
     """The same, and what takes whole arrays apart on the host and puts them together."""
 
+    def copy(self, array: Any) -> Any: ...
+
     def at(self, array: Any, slices: tuple[slice, ...]) -> Any:
         """A part of a whole array: a view where the framework has views."""
 
@@ -177,6 +179,10 @@ class Source(ABC):
         raise SpecError("this frontend has no gradients")
 
     # -- what may change ------------------------------------------------------------------------------------
+
+    def is_of(self, fn: Any, optimizer: Any = None) -> bool:
+        """Whether it was captured from this very function or module, and optimizer."""
+        return False
 
     def fingerprint(self) -> str:
         """Of what cannot change without a new program."""

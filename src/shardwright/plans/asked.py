@@ -39,7 +39,7 @@ class Asked:
         """Requests as they were written, bound to a graph, with what stands in the graph itself."""
         taken: dict[int, set[int]] = {}
         bound = [request.bind(graph, mesh, taken.setdefault(request.group, set())) for request in requests]
-        bound = [request for request in bound if request.kind != "mapping" or request.says[1]]
+        bound = [part for request in bound for part in request.in_full(graph)]
         first = next(
             (i for i, request in enumerate(bound) if request.kind not in ("in_specs", "out_specs")), len(bound)
         )

@@ -105,7 +105,7 @@ class Request:
         if self.kind in ("in_specs", "out_specs"):
             return "{}: {} = {}".format(self.kind, *self.says)
         if self.kind == "mapping":
-            return ": ".join(map(_quoted, self.says))
+            return f"{_quoted(self.says[0])}: {_quoted(self.says[1] or None)}"
         if self.kind in ("pin", "forbid"):
             return f"{self.kind}({', '.join(map(_quoted, self.says))})"
         if self.kind == "cap_gather":
@@ -132,6 +132,8 @@ class Request:
         if self.kind == "mapping":
             values = [v for v in matching(self.says[0], graph, inputs_first=True) if v not in taken]
             taken.update(values)
+            if not self.says[1]:
+                return self  # None: left to the planner, whatever later patterns say
             return replace(self, pins=self._pins(values, graph, mesh))
         if self.kind == "pin":
             return replace(self, pins=self._pins(matching(self.says[0], graph, inputs_first=True), graph, mesh))
@@ -151,6 +153,22 @@ class Request:
             named = graph.values[value].name if self.kind != "out_specs" else self.says[0]
             by = "" if named == self.says[0] else f", by {self.says[0]!r}"
             raise error.add("for", f"{named}: {list(shape)}{by}") from None
+
+    def in_full(self, graph: Graph) -> list[Request]:
+        """With shardings that were given as objects (``P("d")``, placements) as text that needs no such object.
+
+        One of them may say different things of tensors with different numbers of dims: then it is one request each.
+        """
+        bound = {**self.pins, **self.outs}
+        texts = {str(spec) for spec in bound.values()}
+        if self.spec is None or isinstance(self.spec, str) or not texts:
+            return [self]
+        if len(texts) == 1:
+            return [replace(self, says=(self.says[0], texts.pop()), spec=None)]
+        return [
+            replace(self, says=(graph.values[value].name, str(spec)), spec=None, pins={value: spec})
+            for value, spec in self.pins.items()
+        ]
 
     def moved(self, values: Mapping[int, int]) -> Request:
         """The same of a graph whose values have other numbers."""

@@ -98,8 +98,12 @@ class EngineBase:
     counts: Counter[str]
 
     def load(self, wholes: Sequence[Any], specs: Sequence[ShardingSpec]) -> list[Any]:
+        """Copies: whoever changes the whole arrays later does not change what is loaded."""
         self.counts[LOAD] += 1
-        return [self.scatter(whole, spec) for whole, spec in zip(wholes, specs, strict=True)]
+        return [self.scatter(self.copy(whole), spec) for whole, spec in zip(wholes, specs, strict=True)]
+
+    def copy(self, whole: Any) -> Any:
+        return whole
 
     def scatter(self, whole: Any, spec: ShardingSpec) -> Any:
         raise NotImplementedError
@@ -126,6 +130,11 @@ def engine_for(mesh: Any, framework: Framework, engine: Any = None) -> Engine:
     if engine is None:
         processes = framework.processes
         engine = processes if processes is not None and _is_one_of_several() else "virtual"
+    if not isinstance(engine, str | Engine):
+        raise SpecError(
+            f"engine= takes a name or an engine, not {engine!r}", rows=[("known", ", ".join(engine_names()))],
+            help="what runs a Program follows the protocol shardwright.run.Engine",
+        )  # fmt: skip
     if not isinstance(engine, str):
         made: Engine = engine
         return made

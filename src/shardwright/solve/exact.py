@@ -2,7 +2,7 @@
 
 A deep stack of equal layers is solved by its short one, everything else as it is; a small stack whose plan is not
 proven to be the best is solved both ways.  With a limit of memory the plan without one is tried first; if it is too
-large, prices on bytes are searched for (`within`).
+large, multipliers on bytes are searched for (`memory.search`).
 """
 
 from __future__ import annotations

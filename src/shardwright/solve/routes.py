@@ -1,8 +1,8 @@
 """`Routes`: the cheapest ways between all shardings that a tensor may have, and from one of them to several.
 
-A way is made of single steps (`spec.hops`), each priced as it will show in the objective; ways are their closure, so
-the triangle inequality holds.  Copies of a value form a tree that grows from what its producer left; `Routes.tree`
-finds the cheapest one for given readers, and lowering makes copies along it.
+A way is made of single steps (`spec.resharding.single_steps`), each priced as it will show in the objective; ways are
+their closure, so the triangle inequality holds.  Copies of a value form a tree that grows from what its producer left;
+`Routes.tree` finds the cheapest one for given readers, and lowering makes copies along it.
 """
 
 from __future__ import annotations

@@ -177,3 +177,102 @@ def test_a_misspelt_option_does_not_vanish_in_a_model() -> None:
         sw.plan(model, x, mesh="d=2", shift=two)
     plan = sw.plan(model, x, mesh="d=2", scale=two, kwargs={"shift": two})
     torch.testing.assert_close(plan(x, scale=two, shift=two), model(x, scale=two, shift=two).detach())
+
+
+# -- joints ---------------------------------------------------------------------------------------------------
+
+
+def sgd(model: Any) -> Any:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def test_a_plan_without_a_batch_trains_the_model_that_it_was_made_for() -> None:
+    model, other, x = zoo.MLP(), zoo.MLP(), torch.randn(8, 6)
+    optimizer = sgd(model)
+    plan = sw.plan(model, x, optimizer=optimizer, loss=torch.sum, mesh="d=2")
+    swt.shard_step(model, plan=plan, optimizer=optimizer)(x)
+    with pytest.raises(SpecError, match="another model or optimizer object"):
+        swt.shard_step(other, plan=plan, optimizer=sgd(other))
+    with pytest.raises(SpecError, match=r"plan= takes a plan, not 'plan\.json'"):
+        swt.shard_step(model, plan="plan.json")
+    step = swt.shard_step(other, x, plan=plan, optimizer=sgd(other), loss=torch.sum)  # captured, and the same program
+    torch.testing.assert_close(step(x), other(x).sum().detach())
+
+
+def test_steps_have_state_of_their_own() -> None:
+    model, x = zoo.MLP(), torch.randn(8, 6)
+    plan = sw.plan(model, x, optimizer=sgd(model), loss=torch.sum, mesh="d=2")
+    first, second = plan.step(), plan.step()
+    start = first(x)
+    first(x)
+    first.sync()  # writes into the model, not into the other step
+    torch.testing.assert_close(second(x), start, rtol=0, atol=0)
+
+
+def test_the_learning_rate_is_that_of_the_present_groups() -> None:
+    model, x = zoo.MLP(), torch.randn(8, 6)
+    optimizer = sgd(model)
+    step = swt.shard_step(model, x, optimizer=optimizer, loss=torch.sum, mesh="d=2")
+    step(x)
+    optimizer.load_state_dict(optimizer.state_dict())  # replaces the groups
+    optimizer.param_groups[0]["lr"] = 0.0
+    step(x)
+    torch.testing.assert_close(step(x), step(x), rtol=0, atol=0)
+
+
+def test_arguments_that_are_no_tensors_keep_their_place_and_type() -> None:
+    t = torch.full((4,), 4.0)
+    plan = sw.plan(lambda a, b: a / b, t, 2.0, mesh="d=2")
+    torch.testing.assert_close(plan(t, 2.0), t / 2)
+    for args in ((2.0, t), (t, 2), (t, True)):
+        with pytest.raises(TraceError):
+            plan(*args)
+    step = swt.shard_step(zoo.MLP(), torch.ones(8, 6), mesh="d=2", loss=torch.sum)
+    first = step(torch.ones(8, 6))
+    for wrong in (None, torch.ones(8, 6).numpy(), torch.ones(4, 6)):
+        with pytest.raises(TraceError):
+            step(wrong)
+    torch.testing.assert_close(step(torch.ones(8, 6)), first)  # nothing was lost
+
+
+def test_a_module_in_another_mode_is_another_program() -> None:
+    model, x = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.BatchNorm1d(6)), torch.randn(8, 6)
+    mapped = sw.shard_map(model, "d=2")
+    mapped(x)
+    model.eval()
+    torch.testing.assert_close(mapped(x), model(x).detach())
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"in_specs": (sw.P("d"),)},
+        {"constraints": {"*.weight": sw.P("d"), "*": sw.P()}},
+        {"constraints": {"up.weight": None, "*.weight": "[d, _]"}},
+        {"constraints": sw.pin("*.weight", sw.P(None, "d"))},
+    ],
+    ids=str,
+)
+def test_shardings_as_users_write_them_come_back_from_a_file(about: dict[str, Any]) -> None:
+    model, x = zoo.MLP(), torch.randn(8, 6)
+    plan = sw.plan(model, x, loss=torch.sum, mesh="d=2", uneven=True, **about)
+    loaded = sw.load_plan(plan.to_json(), model, x, loss=torch.sum)
+    assert loaded.to_json() == plan.to_json()
+    assert loaded.specs == plan.specs
+    swt.shard_step(model, x, plan=plan, loss=torch.sum)(x)
+
+
+@pytest.mark.parametrize(
+    ("about", "words"),
+    [
+        ({"optimizer": torch.optim.AdamW}, "optimizer= takes an optimizer, not AdamW"),
+        ({"optimizer": "adamw"}, "optimizer= takes an optimizer, not 'adamw'"),
+        ({"loss": "mse"}, "loss= takes a function of what the model returns, not 'mse'"),
+        ({"loss": lambda out: out}, r"loss= returns a tensor of shape \[8, 3\], not one number"),
+        ({"loss": lambda out: out.sum().item()}, "(?s)float|item"),
+        ({"loss": lambda out: out.sum().detach()}, "does not depend on any parameter"),
+    ],
+)
+def test_training_that_cannot_be(about: dict[str, Any], words: str) -> None:
+    with pytest.raises(TraceError, match=words):
+        sw.plan(zoo.MLP(), torch.randn(8, 6), mesh="d=2", **{"loss": torch.sum, **about})

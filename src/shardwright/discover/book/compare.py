@@ -1,6 +1,6 @@
 """Rules against the oracle: which rows a rule claims, which of them hold, and which hold that it lacks.
 
-What is common to the books of all frameworks; `book` and `book_torch` bring the calls.
+What is common to the books of all frameworks; `numpy` and `torch` bring the calls.
 """
 
 from __future__ import annotations

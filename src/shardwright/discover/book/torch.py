@@ -2,7 +2,7 @@
 
 An op is looked at in two ways.  Every factor that its rule lets be split is split, on virtual meshes of two and three
 devices, uneven shards included, and the lowered program must give what the whole gives: that is the proof of what a
-device computes, local forms and sizes included (`book_torch_mesh`).  And the oracle runs the op on every combination of
+device computes, local forms and sizes included (`torch_mesh`).  And the oracle runs the op on every combination of
 placements: rows that the rule claims must be among those that hold, and what holds beyond them is taken up or explained
 in the record.  There a device computes what the frontend's ``prepare`` does on a shard.
 """

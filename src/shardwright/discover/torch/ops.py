@@ -1,6 +1,6 @@
 """PyTorch's operators as discovery sees them: found by name, described by their schemas, watched as they run.
 
-Private parts of torch are touched here, in `torch_names` and in `torch_samples`, each with its reason: the registry's
+Private parts of torch are touched here, in `names` and in `samples`, each with its reason: the registry's
 list of names (for near misses), ATen's own overload resolution (to name the arguments of a call), and dispatch modes
 (to see which ATen calls a Python function makes).
 

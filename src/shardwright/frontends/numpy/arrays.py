@@ -45,6 +45,9 @@ class NumpyArrays:
     def item_bytes(self, array: Array) -> int:
         return array.dtype.itemsize
 
+    def copy(self, array: Array) -> Array:
+        return array.copy()
+
     def at(self, array: Array, slices: tuple[slice, ...]) -> Array:
         return array[slices] if slices else array
 

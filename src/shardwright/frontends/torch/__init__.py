@@ -14,7 +14,7 @@ draws of a program, ``channels`` says how many a grouped convolution has in all,
 
 | file | what it holds |
 |---|---|
-| `captured` | `capture`, `capture_step`, `Captured`, `program_hash`: from a program to a graph and back |
+| `captured` | `capture`, `capture_step`, `Captured`: from a program to a graph and back |
 | `state` | `Session`: modules and optimizers found, fakes in their place, how to read and write the real ones |
 | `dispatch`, `recorder`, `aliasing` | one call; the program while it is written; tensors that share memory |
 | `answers` | what calls return, asked once for equal ones |

@@ -51,6 +51,9 @@ class TorchArrays:
     def item_bytes(self, array: Any) -> int:
         return int(array.element_size())
 
+    def copy(self, array: Any) -> Any:
+        return array.detach().clone()
+
     def at(self, array: Any, slices: tuple[slice, ...]) -> Any:
         part = array.detach()[slices]
         return part if self.device is None else part.to(self.device)

@@ -38,6 +38,7 @@ from .recorder import Recorder
 from .state import Session, Slot, find_roots, named_arguments
 
 RANDOM_TYPE = TensorType((2,), "i64")
+_TENSOR = object()
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 
 
@@ -57,7 +58,7 @@ class Captured(Source):
     """The leaves of the result: a number where it is no tensor, else None."""
     out_tensors: tuple[bool, ...]
     statics: tuple[Any, ...]
-    """What among the arguments is no tensor: part of the program."""
+    """The leaves of the arguments: what is no tensor is part of the program; `_TENSOR` stands for one."""
     leaves: int
     slots: tuple[Slot, ...]
     consts: tuple[Any, ...]
@@ -95,9 +96,14 @@ class Captured(Source):
                 "the arguments are not built as they were when the program was captured",
                 help="capture it again for these arguments",
             )
-        statics = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
-        for leaf, known in zip(statics, self.statics):
-            if leaf is not known and (not isinstance(known, _PLAIN) or leaf != known):
+        for leaf, known in zip(leaves, self.statics, strict=True):
+            if known is _TENSOR:
+                if not isinstance(leaf, torch.Tensor):
+                    raise TraceError(
+                        f"an argument was a tensor when the program was captured, and is {_brief(leaf)} now",
+                        help="give a tensor: torch.as_tensor makes one of an array",
+                    )
+            elif leaf is not known and not (isinstance(known, _PLAIN) and type(leaf) is type(known) and leaf == known):
                 raise TraceError(
                     f"an argument was {_brief(known)} when the program was captured, and is {_brief(leaf)} now",
                     help="only tensors may change between calls; capture the program again for another value",
@@ -200,6 +206,10 @@ class Captured(Source):
     def results(self) -> int:
         return sum(self.out_tensors)
 
+    def is_of(self, fn: Any, optimizer: Any = None) -> bool:
+        found = [root for _, root in self.roots]
+        return any(root is fn for root in found) and (optimizer is None or any(root is optimizer for root in found))
+
     def fingerprint(self) -> str:
         """Of modules' modes, what is trained, and how optimizers group it; numbers among options may change."""
         facts: list[object] = []
@@ -268,9 +278,13 @@ def capture_step(
     {'weight': 1, 'bias': 2}
     """
 
+    _check_optimizer(optimizer)
+    if loss is not None and not callable(loss):
+        raise TraceError(f"loss= takes a function of what the model returns, not {loss!r}", help=_LOSS)
+
     def step(*args: Any, **kwargs: Any) -> Any:
         out = model(*args, **kwargs)
-        value = loss(out) if loss is not None else _loss(out)
+        value = _scalar(loss(out)) if loss is not None else _loss(out)
         value.backward()
         if optimizer is not None:
             optimizer.step()
@@ -282,6 +296,29 @@ def capture_step(
         made,
         again=lambda args, kwargs: capture_step(model, *args, optimizer=optimizer, loss=loss, **kwargs),
     )
+
+
+def _check_optimizer(optimizer: Any) -> None:
+    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+        raise TraceError(
+            f"optimizer= takes an optimizer, not {getattr(optimizer, '__name__', repr(optimizer))}",
+            help="make one of the model's parameters: torch.optim.AdamW(model.parameters(), lr=1e-3)",
+        )
+
+
+_LOSS = "write loss=lambda out: ...mean(), a function of the model's output alone; targets it may close over"
+
+
+def _scalar(value: Any) -> Any:
+    """One number, which gradients flow from."""
+    if not isinstance(value, torch.Tensor) or value.dim():
+        what = (
+            f"a tensor of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
+        )
+        raise TraceError(f"loss= returns {what}, not one number", help=_LOSS)
+    if not value.requires_grad:
+        raise TraceError("the loss does not depend on any parameter that is trained", help=_LOSS)
+    return value
 
 
 def _loss(out: Any) -> Any:
@@ -331,7 +368,7 @@ def _run(
         out_spec,
         tuple(None if isinstance(leaf, torch.Tensor) else leaf for leaf in found),
         tuple(isinstance(leaf, torch.Tensor) for leaf in found),
-        tuple(leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)),
+        tuple(_TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves),
         len(tensors),
         session.finished(),
         tuple(mode.consts),

@@ -1,7 +1,7 @@
 """Where in the user's program an op stands: the innermost line that is not PyTorch's, and the module around it.
 
 Files are named from the root of their package, not of the machine, so that a program gives the same graph everywhere.
-Backward ops have no line of their own; they get that of their forward op (see `record`).
+Backward ops have no line of their own; they get that of their forward op (see `recorder`).
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class Session:
         groups: list[tuple[dict[str, Any], Any, list[tuple[Slot, dict[str, Any], str]]]] = []
         for g, group in enumerate(optimizer.param_groups):
             label = f"{name}.lr" if len(optimizer.param_groups) == 1 else f"{name}.lr.{g}"
-            rate = self._slot(label, OPTIMIZER, self._number(), _rate(group), _refuse(label))
+            rate = self._slot(label, OPTIMIZER, self._number(), _rate(optimizer, g), _refuse(label))
             members = []
             for p, real in enumerate(group["params"]):
                 slot = self._parameter(f"{name}.param_groups.{g}.params.{p}", real)
@@ -257,8 +257,9 @@ def _copy_into(real: Any) -> Callable[[Any], None]:
     return write
 
 
-def _rate(group: Any) -> Callable[[], Any]:
-    return lambda: torch.as_tensor(group["lr"], dtype=torch.float64)
+def _rate(optimizer: Any, group: int) -> Callable[[], Any]:
+    """Of the present groups: ``load_state_dict`` replaces them."""
+    return lambda: torch.as_tensor(optimizer.param_groups[group]["lr"], dtype=torch.float64)
 
 
 def _refuse(name: str) -> Callable[[Any], None]:

@@ -31,7 +31,7 @@ from ...spec.chunks import nested_chunk
 from ...spec.mesh import DeviceMesh
 from ...spec.resharding.cheapest import reshard
 from ...spec.sharding import ShardingSpec
-from ..engine import COMPILE, EngineBase, Executed
+from ..engine import COMPILE, LOAD, EngineBase, Executed
 from ..lifetimes import take_over
 from . import exchange
 from .emission import emit
@@ -186,6 +186,11 @@ class TorchEngine(EngineBase):
         spec = self._spec(spec, whole.dim())
         part = whole.detach() if spec.is_replicated else whole.detach()[spec.local_slices(whole.shape, self.position)]
         return part.to(self.device)
+
+    def load(self, wholes: Sequence[Any], specs: Sequence[ShardingSpec]) -> list[Any]:
+        """This rank's shards, each in memory of its own: a view would keep the whole."""
+        self.counts[LOAD] += 1
+        return [self.scatter(whole, spec).clone() for whole, spec in zip(wholes, specs, strict=True)]
 
     def assemble(self, local: Any, spec: Any, shape: Sequence[int]) -> Any:
         """The whole tensor, on every rank, from what each of them holds."""

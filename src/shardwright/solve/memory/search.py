@@ -1,6 +1,6 @@
 """Plans that fit in memory: bytes at the moments that bind get a price, and the price is searched for.
 
-Plans are flat (`flat`): every value is kept in one sharding.  With a price on a byte at some moments the numeric
+Plans are flat (`one_copy`): every value is kept in one sharding.  With a price on a byte at some moments the numeric
 problem is as before, with more costs of values and hubs; its optimum, less what the limit is worth, is below every plan
 that fits.  A low price gives a plan that is too large, a high one a plan that fits; where the lines of the two cross is
 the next price to try, until nothing new comes out.  What lies between the two is then mixed (`mixed`).
