@@ -23,12 +23,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from by_hand import Said, compile_graph
-from shardwright.frontends.torch import capture
+import shardwright as sw
 from shardwright.ir.program import Program
 from shardwright.run.torch import TorchEngine, emit
 from shardwright.spec.mesh import DeviceMesh
-from shardwright.spec.sharding import ShardingSpec
 
 ROUNDS = 80
 LAYERS = 8
@@ -78,11 +76,7 @@ def by_hand(x: Any, w: Any) -> Any:
 
 
 def lowered(fn: Callable[..., Any], args: Sequence[Any], mesh: DeviceMesh, specs: Sequence[str]) -> Program:
-    graph = capture(fn, *args).graph
-    said = {
-        value: ShardingSpec.of(spec, mesh, graph.type(value).rank) for value, spec in zip(graph.inputs, specs) if spec
-    }
-    return compile_graph(graph, mesh, Said(said)).program
+    return sw.shard_map(fn, mesh, in_specs=tuple(spec or None for spec in specs)).program(*args)
 
 
 def one_rank() -> tuple[float, float, float]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor.debug import CommDebugMode
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from by_hand import Said, compile_graph
 from shardwright.frontends.torch import capture, capture_step, prepare
