@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -33,11 +34,26 @@ def test_a_crash_a_hang_and_greed_are_results() -> None:
     assert "JSON serializable" in isolated(lambda: object()).failure
 
 
-def test_tasks_run_side_by_side_and_leave_nobody_behind() -> None:
-    begin = time.monotonic()
-    found = list(run_isolated([(str(i), lambda: time.sleep(0.4)) for i in range(4)], jobs=4))
-    assert sorted(outcome.key for outcome in found) == ["0", "1", "2", "3"]
-    assert time.monotonic() - begin < 1.5
+def meet(folder: Path, key: str) -> list[str]:
+    """Come, and wait for four to be there."""
+    (folder / key).touch()
+    while len(here := sorted(path.name for path in folder.iterdir())) < 4:
+        time.sleep(0.01)
+    return here
+
+
+def test_tasks_run_side_by_side_and_leave_nobody_behind(tmp_path: Path) -> None:
+    """Each waits for all the others, so they come to an end only if all run at once."""
+    for jobs, seconds in ((4, 60.0), (2, 0.5)):
+        folder = tmp_path / str(jobs)
+        folder.mkdir()
+        tasks = [(str(i), partial(meet, folder, str(i))) for i in range(4)]
+        found = list(run_isolated(tasks, jobs=jobs, seconds=seconds))
+        assert sorted(outcome.key for outcome in found) == ["0", "1", "2", "3"]
+        if jobs == 4:
+            assert all(outcome.value == ["0", "1", "2", "3"] for outcome in found)
+        else:
+            assert any("time limit" in outcome.failure for outcome in found)
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
 
