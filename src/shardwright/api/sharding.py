@@ -45,7 +45,8 @@ class ShardMapped:
         time_limit: float | None,
         learning: Learning,
     ) -> None:
-        self.fn, self.mesh = fn, mesh_of(mesh) if auto_sharding else mesh
+        self.fn, self.mesh = fn, mesh_of(mesh)
+        self._given = mesh  # a mesh of PyTorch brings its process groups
         self.in_specs, self.out_specs, self.specs = in_specs, out_specs, specs
         self.auto_sharding, self.debug, self.engine = auto_sharding, debug, engine
         self.solver, self.hardware, self.time_limit, self.learning = solver, hardware, time_limit, learning
@@ -79,7 +80,7 @@ class ShardMapped:
             *tree_requests(source, self.fn, args, kwargs, self.in_specs, self.out_specs),
             *requests_of(self.specs),
         ]
-        planner = planner_of(source, mesh_of(self.mesh), requests, self.hardware, self.learning, stays=True)
+        planner = planner_of(source, self.mesh, requests, self.hardware, self.learning, stays=True)
         if not self.auto_sharding:
             data = planner.by_specs()
         elif self.solver == "simple":
@@ -88,7 +89,7 @@ class ShardMapped:
             data = decided(planner, source, self.solver, self.time_limit)
             if self.debug:
                 show_decisions(planner, data, print)
-        plan = Plan(data, source, planner, self.mesh, self.engine)
+        plan = Plan(data, source, planner, self._given, self.engine)
         if self.debug:
             print(plan.program)
         return plan

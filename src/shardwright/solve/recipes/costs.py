@@ -17,6 +17,7 @@ from ...cost.machine import NO_OVERLAP, Hardware
 from ...cost.overlap import graph_roles
 from ...cost.program import ProgramCost
 from ...ir.graph import Graph
+from ...plans.requests import is_open
 from ...propagation import rule_of, run_hierarchical_propagation_pass
 from ...propagation.complete import Complete, complete
 from ...spec.mesh import DeviceMesh
@@ -35,16 +36,12 @@ def recipe_complete(name: str, graph: Graph, mesh: DeviceMesh, given: Specs, out
     """
     layout = recipe_layout(name, graph, mesh)
     said = {**layout.values, **given}
-    pinned = {value: spec for value, spec in said.items() if not _is_open(spec)}
-    outs = {i: spec for i, spec in out_specs.items() if not _is_open(spec)}
+    pinned = {value: spec for value, spec in said.items() if not is_open(spec)}
+    outs = {i: spec for i, spec in out_specs.items() if not is_open(spec)}
     specs = [said.get(value.id) for value in graph.values]
     if len(pinned) < len(said):  # what the user left open follows from what is around it
         specs = list(run_hierarchical_propagation_pass(graph, said, rule_of, out_specs=out_specs).specs)
     return complete(graph, mesh, specs, rule_of, pinned=pinned, out_specs=outs, forced=layout.forced)
-
-
-def _is_open(spec: ShardingSpec) -> bool:
-    return any(dim.open for dim in spec.dims)
 
 
 def recipe_cost(
