@@ -15,7 +15,7 @@ lowering makes of it: one SPMD text with explicit collectives.
 | `graph` | `Graph`: the program with all its forms, and `GraphBuilder` to make one |
 | `rewrite` | the walk that passes share; splitting constants |
 | `core` | ops that belong to no frontend |
-| `digest` | `program_hash`: what a program computes, as a digest |
+| `digest` | `program_hash`, `program_digest`: what a Graph, what a Program computes, as digests |
 | `program` | `Program`, `Instr`, `Local`: the SPMD form |
 
 To extend: a pass is a function from graph to graph that uses `rewrite.Rewriter` and ends in `verify`.

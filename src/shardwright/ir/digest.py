@@ -1,10 +1,11 @@
-"""`program_hash`: a digest of what a program computes."""
+"""Digests of what programs compute: `program_hash` of a Graph, `program_digest` of a lowered Program."""
 
 from __future__ import annotations
 
 import hashlib
 
 from .graph import Graph
+from .program import Program
 from .text import node_text
 
 
@@ -27,4 +28,16 @@ def program_hash(graph: Graph) -> str:
     lines = [*inputs, *(node_text(node, name, type_text, sources=False) for node in graph.nodes)]
     for line in (*lines, str(graph.outputs), str(graph.updates)):
         digest.update(line.encode() + b"\n")
+    return digest.hexdigest()
+
+
+def program_digest(program: Program) -> str:
+    """Of what a Program does: not its name, source lines or causes."""
+    digest = hashlib.sha256()
+    for local in program.values:
+        digest.update(f"{local}\n".encode())
+    for instr in program.instrs:
+        line = (instr.op, instr.operands, instr.results, instr.attrs, tuple(map(str, instr.axes)), instr.bytes)
+        digest.update(f"{line!r}\n".encode())
+    digest.update(f"{program.mesh} {program.inputs} {program.outputs} {program.updates}".encode())
     return digest.hexdigest()

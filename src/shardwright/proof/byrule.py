@@ -10,7 +10,6 @@ that uses a rule for what it does not say is found out.  That the op has these p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -22,7 +21,7 @@ from ..rules.registry import find, parts
 from ..spec.op_record import slots_of
 from ..spec.rule import Mapped, OpShardingRule
 from .contract import contract
-from .handlers import handler_of, opaque
+from .handlers import evaluate, handler_of, opaque
 from .modular import Field, FieldArray
 from .pointwise import Handler, Made, OpCall, falling, hashed, rising
 
@@ -58,10 +57,7 @@ def in_parts(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
             [values[v] for v in o] if isinstance(o, tuple) else None if o is None else values[o] for o in node.operands
         ]
         inner = OpCall(node.op, dict(node.attrs), tuple(graph.types(node.results)))
-        made = (handler_of(node.op) or opaque)(field, inner, given)
-        results = made if isinstance(made, tuple) else (made,)
-        for value, array, type in zip(node.results, results, inner.results):
-            values[value] = replace(array, dtype=type.dtype)
+        values.update(zip(node.results, evaluate(field, inner, given)))
     return tuple(values[value] for value in graph.outputs)
 
 

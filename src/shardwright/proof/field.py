@@ -20,9 +20,9 @@ import numpy as np
 
 from ..ir.graph import TensorType
 from . import aten, byrule, moving
-from .handlers import HANDLERS, MEANINGS, handler_of, opaque
-from .modular import PRIMES, Field, FieldArray, Floats
-from .pointwise import Handler, OpCall
+from .handlers import HANDLERS, MEANINGS, evaluate
+from .modular import PRIMES, Field, FieldArray, Floats, choose
+from .pointwise import OpCall
 
 for _family in (byrule, aten):
     # These two look other ops up while they compute, so they enter the table from outside.
@@ -37,17 +37,40 @@ def prepare_field(key: int, p: int) -> Callable[[str, Mapping[str, Any], Sequenc
     field = Field(p, key)
 
     def prepare(op: str, attrs: Mapping[str, Any], results: Sequence[TensorType]) -> Call:
-        return partial(_run, field, handler_of(op) or opaque, OpCall(op, attrs, tuple(results)))
+        return partial(evaluate, field, OpCall(op, attrs, tuple(results)))
 
     return prepare
 
 
-def _run(field: Field, handler: Handler, call: OpCall, operands: Sequence[Any]) -> tuple[FieldArray, ...]:
-    # Heights may overflow, and nothing may come of the heights of empty maxima.
+def apart(
+    field: Field, kind: str, whole: FieldArray, ways: int, generator: np.random.Generator
+) -> list[FieldArray]:
+    """Random parts that combine to a number by a reduction: all but one are arbitrary."""
     with np.errstate(all="ignore"):
-        made = handler(field, call, operands)
-    results = made if isinstance(made, tuple) else (made,)
-    return tuple(replace(array, dtype=type.dtype) for array, type in zip(results, call.results))
+        if kind in ("max", "min"):
+            return _beaten(field, whole, ways, 1 if kind == "max" else -1, generator)
+        parts = [field.random(generator, whole.shape) for _ in range(ways - 1)]
+        if kind == "prod":
+            parts = [FieldArray(np.maximum(part.residue, 1), np.exp(part.height / 8)) for part in parts]
+            last = reduce(field.multiply, map(field.reciprocal, parts), whole)
+        else:
+            total = field.scale(whole, float(ways), float(ways)) if kind == "avg" else whole
+            last = reduce(field.subtract, parts, total)
+    at = int(generator.integers(ways))
+    return [*parts[:at], last, *parts[at:]]
+
+
+def _beaten(
+    field: Field, whole: FieldArray, ways: int, sign: int, generator: np.random.Generator
+) -> list[FieldArray]:
+    """Every element is on one of the devices, and something lower (sign 1) or higher (-1) on the others."""
+    holder = generator.integers(ways, size=whole.shape)
+    made = []
+    for i in range(ways):
+        other = field.random(generator, whole.shape)
+        beaten = FieldArray(other.residue, whole.height - sign * (np.abs(other.height) + 0.01))
+        made.append(choose(holder == i, whole, beaten))
+    return made
 
 
 class FieldArrays:
@@ -87,4 +110,4 @@ class FieldArrays:
         return array.residue.itemsize
 
 
-__all__ = ["PRIMES", "Field", "FieldArray", "FieldArrays", "Floats", "prepare_field"]
+__all__ = ["PRIMES", "Field", "FieldArray", "FieldArrays", "Floats", "apart", "prepare_field"]

@@ -1,8 +1,9 @@
-"""Who computes an op over a field: the table of handlers, and what stands for an op of which nothing is known."""
+"""Who computes an op over a field: the table of handlers, element types, and what stands for ops that nobody knows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
@@ -30,6 +31,34 @@ def handler_of(op: str) -> Handler | None:
     if record is None or record.meaning is None:
         return None
     return by_meaning(record.meaning) if callable(record.meaning) else MEANINGS.get(record.meaning)
+
+
+def evaluate(field: Field, call: OpCall, operands: Sequence[Any]) -> tuple[FieldArray, ...]:
+    """What an op makes over a field, with the element types that it says."""
+    # Heights may overflow, and nothing may come of the heights of empty maxima.
+    with np.errstate(all="ignore"):
+        made = (handler_of(call.op) or opaque)(field, call, operands)
+        results = made if isinstance(made, tuple) else (made,)
+        before = {x.dtype for o in operands if o is not None for x in (o if isinstance(o, list) else [o])}
+        return tuple(_typed(field, call, before, array, type.dtype) for array, type in zip(results, call.results))
+
+
+def _typed(field: Field, call: OpCall, before: set[str], array: FieldArray, dtype: str) -> FieldArray:
+    """Where an op's element type is not that of its operands, it rounds: by a factor that tells which to which.
+
+    A factor, since sums pass through a change of precision as far as programs are concerned that reduce first or
+    later; yet two changes are not one, and none is not two.  Forms of the core have their types by their structure.
+    """
+    kind = _kind(dtype)
+    same = {other for other in before if _kind(other) == kind}
+    if kind and same and same != {dtype} and not call.op.startswith(("core.", "random.")):
+        array = field.scale(array, float(1 + field.word("cast", *sorted(same), dtype) % (field.p - 1)))
+    return replace(array, dtype=dtype)
+
+
+def _kind(dtype: str) -> str:
+    """Floats and whole numbers; booleans are neither."""
+    return "float" if dtype[:1] in ("f", "c") or dtype == "bf16" else "int" if dtype[:1] in ("i", "u") else ""
 
 
 def opaque(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:

@@ -17,37 +17,46 @@ from ..errors import ShardwrightError, VerifyError
 from ..ir.graph import Graph
 from ..ir.program import Local, Program
 from ..run.virtual import VirtualEngine
-from .field import FieldArrays, prepare_field
+from ..spec.axes import AxisRef
+from ..spec.collective import COLLECTIVES
+from . import pointwise
+from .field import FieldArrays, apart, prepare_field
 from .handlers import handler_of
+from .lemmas import Lemma, check_ends, whole_lemma
 from .modular import PRIMES, Field, FieldArray
 from .structure import add_instruction
 
 Shards = list[FieldArray]
+CHOICES = 24
+"""Choices that are looked at, at least: as unlikely to be right by chance as two residues are to be equal."""
+NO_CHOICE = frozenset(
+    {*pointwise.RISING, *pointwise.IDENTITY, "add", "subtract", "multiply", "divide", "negative", "matmul", "einsum"}
+    | {"reduce_sum", "reshape", "transpose", "broadcast_to", *COLLECTIVES, "core.slice", "core.to_partial"}
+)
+"""Common ops that choose nothing."""
 
 
 def check_identity(graph: Graph, program: Program, *, seed: int = 0, rounds: int = 2) -> Program:
-    """Return the program, or say which output and element differ, and which instruction is the first to be wrong."""
-    _check_ends(graph, program)
-    for turn in range(rounds):
-        _Round(graph, program, seed, turn).check()
+    """Return the program, or say which output and element differ, and which instruction is the first to be wrong.
+
+    Both are run as they are, whole; `prove` does the same in lemmas and at small sizes.
+    """
+    check_ends(graph, program)
+    check_lemma(whole_lemma(graph, program), seed=seed, rounds=rounds)
     return program
 
 
-def _check_ends(graph: Graph, program: Program) -> None:
-    """The same inputs and outputs, of the same types."""
-    for what, ours, theirs in (
-        ("inputs", graph.inputs, program.inputs),
-        ("outputs", graph.outputs, program.outputs),
-    ):
-        if len(ours) != len(theirs):
-            raise VerifyError(f"the graph has {len(ours)} {what}, the program {len(theirs)}")
-        for i, (value, local) in enumerate(zip(ours, theirs)):
-            if graph.type(value) != program.values[local].type:
-                rows = [("graph", str(graph.type(value))), ("program", str(program.values[local].type))]
-                raise VerifyError(f"graph and program differ in the type of {what} {i}", rows=rows)
-    if sorted(graph.updates) != sorted(program.updates):
-        rows = [("graph", str(graph.updates)), ("program", str(program.updates))]
-        raise VerifyError("graph and program update different inputs", rows=rows)
+def check_lemma(lemma: Lemma, *, seed: int = 0, rounds: int = 2) -> None:
+    """Run both sides of a lemma over fields, on random tensors in random parts, and compare.
+
+    An element that is chosen (by a mask, an index, an order) is the right one by chance half of the time, so few of
+    them are looked at more often.
+    """
+    if any(op not in NO_CHOICE for op in lemma.ops):
+        fewest = min((max(lemma.graph.values[v].type.elements, 1) for v in lemma.graph.outputs), default=1)
+        rounds = max(rounds, -(-CHOICES // fewest))
+    for turn in range(rounds):
+        _Round(lemma, seed, turn).check()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,21 +81,22 @@ def _cannot(error: Exception) -> VerifyError:
 class _Round:
     """One prime, one key, one set of random inputs."""
 
-    def __init__(self, graph: Graph, program: Program, seed: int, turn: int) -> None:
-        self.graph = graph
-        self.program = program
+    def __init__(self, lemma: Lemma, seed: int, turn: int) -> None:
+        self.lemma = lemma
+        self.graph = lemma.graph
+        self.program = lemma.program
         self.seed = (seed, turn)
         key = seed * 1000003 + turn
         self.field = Field(PRIMES[turn % len(PRIMES)], key)
         self.arrays = FieldArrays(self.field)
         self.prepare = prepare_field(key, self.field.p)
-        self.mesh = program.mesh
+        self.mesh = lemma.program.mesh
 
     def check(self) -> None:
         whole = self.evaluate()
         env = self.run(whole)
         for i, (value, local) in enumerate(zip(self.graph.outputs, self.program.outputs)):
-            found = self.difference(self.program.values[local], env[local], whole[value], combine=False)
+            found = self.difference(self.program.values[local], env[local], whole[value])
             if found is not None:
                 raise self.blame(i, found, env, whole)
 
@@ -127,8 +137,8 @@ class _Round:
         """Every value of the program, on every device."""
         program = self.program
         env: list[Shards] = [[] for _ in program.values]
-        for value, local in zip(self.graph.inputs, program.inputs):
-            env[local] = self.scatter(whole[value], program.values[local])
+        for i, (place, local) in enumerate(zip(self.lemma.copy_of, program.inputs)):
+            env[local] = self.scatter(whole[self.graph.inputs[place]], program.values[local], i)
         try:
             steps = VirtualEngine(self.mesh, self.prepare, self.arrays).compile(program).steps
         except Exception as error:
@@ -144,18 +154,31 @@ class _Round:
                 raise add_instruction(_cannot(error), program, n) from error
         return env
 
-    def scatter(self, array: FieldArray, local: Local) -> Shards:
-        """The shards of an input; one that is pending lies on the first device of each group."""
+    def scatter(self, array: FieldArray, local: Local, input: int) -> Shards:
+        """The shards of an input; one that is pending comes in random parts that combine to it."""
         spec = local.spec
         shards = []
         for position in self.mesh:
             cut = spec.local_slices(array.shape, position)
-            shard = array.map(lambda part, cut=cut: part[cut])  # type: ignore[misc]
-            for axis, kind in spec.partial:
-                if kind in ("sum", "prod") and self.mesh.index_along(position, axis):
-                    shard = self.arrays.neutral_like(kind, shard)
-            shards.append(shard)
+            shards.append(array.map(lambda part, cut=cut: part[cut]))  # type: ignore[misc]
+        # What is combined last is taken apart first, alike wherever only axes that are still to come differ.
+        for n, (axis, kind) in reversed(list(enumerate(spec.partial))):
+            inner = [other for other, _ in spec.partial[: n + 1]]
+            for group in self.mesh.groups([axis]):
+                where = self.outside(group[0], inner)
+                generator = np.random.default_rng([*self.seed, 7, input, n, *where])
+                parts = apart(self.field, kind, shards[group[0]], len(group), generator)
+                for position, part in zip(group, parts):
+                    shards[position] = replace(part, dtype=array.dtype)
         return shards
+
+    def outside(self, position: int, axes: Sequence[AxisRef]) -> list[int]:
+        """Where a device stands, but for these axes."""
+        found = self.mesh.coordinates(position)
+        for axis in axes:
+            step = axis.full // axis.end
+            found[axis.name] -= self.mesh.index_along(position, axis) * step
+        return list(found.values())
 
     def check_shapes(self, local: Local, shards: Shards) -> None:
         if len(shards) != self.mesh.size:
@@ -168,10 +191,9 @@ class _Round:
 
     # -- comparing --------------------------------------------------------------------------------------
 
-    def difference(self, local: Local, shards: Shards, whole: FieldArray, combine: bool = True) -> _Difference | None:
+    def difference(self, local: Local, shards: Shards, whole: FieldArray) -> _Difference | None:
         """Where a value first differs from the one that it is a copy of, on any device, replicas included."""
-        if combine:
-            shards = self.combined(local, shards)
+        shards = self.combined(local, shards)
         for position, shard in enumerate(shards):
             cut = local.spec.local_slices(whole.shape, position)
             should = whole.residue[cut]

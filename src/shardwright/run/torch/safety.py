@@ -7,7 +7,6 @@ mismatch is raised on every rank.  While it runs, `watch` looks after the others
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import json
 import os
@@ -20,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from ...errors import RankError
+from ...ir.digest import program_digest
 from ...ir.program import Program
 from ...spec.mesh import DeviceMesh
 from .groups import world
@@ -34,18 +34,6 @@ _COMMUNICATION = ("gloo", "nccl", "connection", "socket", "timed out", "timeout"
 def default_timeout() -> float:
     """Seconds a step may take, from ``SHARDWRIGHT_TIMEOUT``."""
     return float(os.environ.get("SHARDWRIGHT_TIMEOUT", TIMEOUT))
-
-
-def program_digest(program: Program) -> str:
-    """Of what a Program does: not its name, source lines or causes."""
-    digest = hashlib.sha256()
-    for local in program.values:
-        digest.update(f"{local}\n".encode())
-    for instr in program.instrs:
-        line = (instr.op, instr.operands, instr.results, instr.attrs, tuple(map(str, instr.axes)))
-        digest.update(f"{line!r}\n".encode())
-    digest.update(f"{program.mesh} {program.inputs} {program.outputs} {program.updates}".encode())
-    return digest.hexdigest()
 
 
 def _own_version() -> str:

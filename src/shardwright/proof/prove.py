@@ -1,0 +1,125 @@
+"""`prove`: that a Program computes what its Graph does, lemma by lemma, each at small sizes.
+
+A lemma that fails at small sizes is tried at its own, and then with more of the Graph; and where one fails in the end,
+the Program is tried in one piece, as far as that can be afforded: lemmas ask more of a Program than that its outputs
+are right.  What was shown is kept, so that no lemma is shown twice in a process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..errors import VerifyError
+from ..ir.digest import program_digest, program_hash
+from ..ir.graph import Graph
+from ..ir.program import Program
+from .certificate import Certificate, trusted_ops
+from .identity import check_identity, check_lemma
+from .lemmas import REACH, Lemma, check_ends, lemma_at, lemmas, whole_lemma
+from .modular import PRIMES
+from .same import check_same
+from .shrink import elements, shrunk
+from .structure import add_instruction, check_structure
+
+AFFORDABLE = 1 << 23
+"""So many numbers may be computed to try at its own size what failed at a small one."""
+PIECE = 1 << 22
+"""And so many to try a Program in one piece."""
+_shown: dict[tuple[object, ...], bool] = {}
+"""Lemmas that hold, with whether they were shown at smaller sizes."""
+_proven: dict[tuple[str, str], Certificate] = {}
+"""By the hashes of graph and Program."""
+
+
+def prove(
+    graph: Graph, program: Program, captured: Graph | None = None, outside: Mapping[str, str] | None = None
+) -> Certificate:
+    """The certificate of a Program, or the error that says where it is wrong.
+
+    ``graph`` is the one that was lowered, ``captured`` the user's, if that is another; ``outside`` says of ops whose
+    rule did not come with the project where it is from, and what was done about it.
+    """
+    source = graph if captured is None else captured
+    key = program_hash(source), program_digest(program)
+    found = _proven.get(key)
+    if found is None:
+        if captured is not None:
+            check_same(captured, graph)
+        check_structure(program)
+        check_ends(graph, program)
+        found = _proven[key] = _Proof(graph, program).certificate(*key, outside or {})
+    return found
+
+
+class _Proof:
+    def __init__(self, graph: Graph, program: Program) -> None:
+        self.graph, self.program = graph, program
+        self.count = self.smaller = 0
+        self.seen: set[tuple[object, ...]] = set()
+
+    def certificate(self, source: str, digest: str, outside: Mapping[str, str]) -> Certificate:
+        whole = False
+        try:
+            for lemma in lemmas(self.graph, self.program):
+                self.add(lemma)
+        except VerifyError as error:
+            self.in_one_piece(error)
+            whole = True
+        return Certificate(
+            source, digest, len(self.program.instrs), self.count, len(self.seen), self.smaller, whole, PRIMES[:2],
+            tuple(trusted_ops(self.program, outside)),
+        )  # fmt: skip
+
+    def add(self, lemma: Lemma) -> None:
+        self.count += 1
+        key = lemma.key
+        if key in self.seen:
+            return
+        if key not in _shown:
+            _shown[key] = self.show(lemma)
+        self.seen.add(key)
+        self.smaller += _shown[key]
+
+    def show(self, lemma: Lemma) -> bool:
+        """Whether smaller sizes were enough."""
+        try:
+            return _show(lemma)
+        except VerifyError as error:
+            try:
+                return _show(lemma_at(self.graph, self.program, lemma, REACH))
+            except VerifyError:
+                raise self.told(lemma, error) from error
+
+    def told(self, lemma: Lemma, error: VerifyError) -> VerifyError:
+        """What is wrong, in the words of the Program."""
+        if lemma.place < 0:
+            return VerifyError("an output is not what the graph returns", rows=error.rows)
+        made = self.program.instrs[lemma.place].results
+        names = ", ".join(f"%{self.program.values[value].name}" for value in made)
+        fact = error.fact if error.fact.startswith("cannot") else f"{names} is not what the graph says"
+        rows = [row for row in error.rows if row[0] == "element"]
+        found = VerifyError(fact, rows=rows, help=error.help)
+        add_instruction(found, self.program, lemma.place)
+        return found
+
+    def in_one_piece(self, error: VerifyError) -> None:
+        """The Program as it is; what was found first, if that cannot be afforded."""
+        if elements(whole_lemma(self.graph, self.program)) > PIECE:
+            raise error
+        check_identity(self.graph, self.program)
+
+
+def _show(lemma: Lemma) -> bool:
+    small = shrunk(lemma)
+    key = small.key
+    if key in _shown:
+        return True
+    try:
+        check_lemma(small)
+    except VerifyError:
+        if small.key == lemma.key or elements(lemma) > AFFORDABLE:
+            raise
+        check_lemma(lemma)
+        return False
+    _shown[key] = True
+    return small.key != lemma.key
