@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .api import plan as plan
     from .api import randn as randn
     from .api import shard_map as shard_map
+    from .api import verify as verify
     from .api import with_sharding_constraint as with_sharding_constraint
     from .api import zeros as zeros
     from .api.front import GraphExtractor as GraphExtractor
@@ -85,13 +86,14 @@ __all__ = [
     "rule",
     "shard_map",
     "trace",
+    "verify",
     "with_sharding_constraint",
 ]
 """The front row; the names of `_PLACES` that are not in it can be imported, too."""
 
 _PLACES = {
     "api": ("Plan", "ShardedArray", "asarray", "compare", "load_plan", "log", "ones", "plan", "randn", "shard_map",
-            "with_sharding_constraint", "zeros"),
+            "verify", "with_sharding_constraint", "zeros"),
     "api.front": ("GraphExtractor", "needs_reshard", "propagate", "propagate_sharding", "reshard"),
     "errors": ("GraphError", "MeshError", "NotationError", "PlanInfeasible", "PropagationError", "ReshardError",
                "RuleError", "ShardwrightError", "SpecError", "TraceError", "UnknownOpError", "VerifyError"),

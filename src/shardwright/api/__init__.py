@@ -7,6 +7,7 @@ A program becomes a `Source`, what is asked of it an `Asked`, what is decided a 
 | `planning` | `plan`, `compare`, `load_plan`; of several processes rank 0 plans |
 | `artefact` | `Plan`: the data with its source and Program: look at it, ask it why, call it, train it |
 | `sharding` | `shard_map` and `shard_step` |
+| `proven` | every Program is proven before it first runs; `verify` |
 | `arguments`, `specs` | what users hand in, looked at; shardings mirrored over arguments and results |
 | `infeasible` | why there is no plan |
 | `explain` | why a value is sharded as it is; what other shardings of it would cost |
@@ -24,6 +25,7 @@ from .arrays import ShardedArray, asarray, ones, randn, with_sharding_constraint
 from .artefact import Plan
 from .event_log import log
 from .planning import compare, load_plan, plan
+from .proven import verify
 from .sharding import ShardMapped, shard_map, shard_step
 
 __all__ = [
@@ -39,6 +41,7 @@ __all__ = [
     "randn",
     "shard_map",
     "shard_step",
+    "verify",
     "with_sharding_constraint",
     "zeros",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -16,11 +17,13 @@ from ..lower import lower
 from ..plans import Complete, duration, gibibytes
 from ..plans.plan import Plan as Data
 from ..plans.plan import PlanCost
+from ..proof import Certificate
 from ..run.engine import Engine, Executed, engine_for
 from ..run.runner import Runner, Step
 from ..solve.planner import Planner
 from ..spec.axes import axes_text
 from .explain import explained
+from .proven import check_verify, proven_for, proven_here
 
 
 class Plan:
@@ -29,7 +32,10 @@ class Plan:
     ``plan(*args)`` runs it once on whole arrays; ``plan.step()`` trains it, with state kept in shards.
     """
 
-    def __init__(self, data: Data, source: Source, planner: Planner, mesh: Any = None, engine: Any = None) -> None:
+    def __init__(
+        self, data: Data, source: Source, planner: Planner, mesh: Any = None, engine: Any = None, verify: str = "on"
+    ) -> None:
+        check_verify(verify)
         self.data = data
         """What was decided; it travels as JSON."""
         self.source = source
@@ -37,6 +43,10 @@ class Plan:
         self.planner = planner
         """The program with what was asked, to ask more about it."""
         self._mesh, self._engine = data.mesh if mesh is None else mesh, engine
+        self.verified = verify
+        """``"off"`` where the Program runs unproven, as the user wished."""
+        self.certificate: Certificate | None = None
+        """What was shown of the Program, once it is."""
 
     # -- the data -------------------------------------------------------------------------------------------
 
@@ -93,7 +103,8 @@ class Plan:
         return self.program.collectives
 
     def to_json(self) -> str:
-        return self.data.to_json()
+        shown = None if self.certificate is None else self.certificate.to_json()
+        return replace(self.data, certificate=shown).to_json()
 
     def diff(self, other: Plan) -> list[str]:
         """What another plan does otherwise, a line each."""
@@ -103,10 +114,17 @@ class Plan:
 
     # -- running --------------------------------------------------------------------------------------------
 
+    def verify(self) -> Certificate:
+        """Prove that the Program computes what was captured; raises `VerifyError` with what is wrong."""
+        self.certificate = proven_here(self.graph, self.program, self.source.graph)
+        return self.certificate
+
     @cached_property
     def runner(self) -> Runner:
-        """The Program compiled, once, for the engine that this process has."""
+        """The Program proven and compiled, once, for the engine that this process has."""
         engine = engine_for(self._mesh, self.source.framework, self._engine)
+        if self.verified == "on":
+            self.certificate = proven_for(engine, self.graph, self.program, self.source)
         return Runner(self.source, self.program, engine)
 
     @property
@@ -145,8 +163,14 @@ class Plan:
         spent, sent = (duration(time, beside=ours) for time in (data.cost.compute, data.cost.communication))
         return (
             f"{data.name} on ({data.mesh}), {data.hardware}: {duration(ours)} a step "
-            f"({spent} compute, {sent} communication), {gibibytes(data.memory)}; {gap} ({data.solver})"
+            f"({spent} compute, {sent} communication), {gibibytes(data.memory)}; {gap} ({data.solver}); {self._shown}"
         )
+
+    @property
+    def _shown(self) -> str:
+        if self.certificate is not None:
+            return "proven"
+        return "not yet proven" if self.verified == "on" else 'not proven, verify="off"'
 
     __repr__ = __str__
 

@@ -13,10 +13,14 @@ from ..plans.requests import Request
 from ..solve.planner import Planner
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
+from .proven import proven_here
 
 
 def program_by_specs(graph: Graph, mesh: DeviceMesh, specs: Sequence[ShardingSpec]) -> Program:
-    """A program of one call, whose arguments are sharded so."""
+    """A program of one call, whose arguments are sharded so; proven, as all that runs."""
     names = [graph.values[value].name for value in graph.inputs]
     requests = [Request("in_specs", (name, str(spec)), spec=spec) for name, spec in zip(names, specs)]
-    return lower(Planner(graph, mesh, hardware_of("virtual"), Asked.of(graph, mesh, requests)).said)
+    complete = Planner(graph, mesh, hardware_of("virtual"), Asked.of(graph, mesh, requests)).said
+    program = lower(complete)
+    proven_here(complete.graph, program, graph)
+    return program

@@ -34,6 +34,7 @@ from ..spec.rule import OpShardingRule
 from .arguments import call_of, check_path, check_time_limit, mesh_of
 from .artefact import Plan
 from .infeasible import diagnosed
+from .proven import check_verify
 from .specs import tree_requests
 
 
@@ -70,6 +71,7 @@ def plan(
     learn: bool = False,
     rule_book: str | Path | None = None,
     uneven: bool = False,
+    verify: str = "on",
     **named: Any,
 ) -> Plan:
     """The plan with the least predicted step time that fits in memory.
@@ -80,7 +82,8 @@ def plan(
     limits bytes per device; ``solver`` is ``"auto"``, ``"elimination"``, ``"ilp"``, ``"search"``, ``"messages"`` or
     ``"simple"``; ``recipe`` forces a named baseline.  With ``learn`` ops that the rule book does not know are studied
     by execution, and what is found is used and kept in the file ``rule_book``, if one is named.  With ``uneven`` dims
-    may be split that do not divide; shards then count as large as the largest.
+    may be split that do not divide; shards then count as large as the largest.  Before it first runs, a plan's Program
+    is proven equal to what was captured, unless ``verify="off"``.
 
     >>> import numpy as np
     >>> from shardwright import ShapeDtype
@@ -92,6 +95,7 @@ def plan(
     check_solver(solver)
     check_time_limit(time_limit)
     check_path(rule_book, "rule_book")
+    check_verify(verify)
     if recipe is not None:
         check_recipe(recipe)
     call = call_of(fn, args, kwargs, named, plan, "plan")
@@ -100,7 +104,7 @@ def plan(
     source = capture_source(fn, args, call, optimizer=optimizer, loss=loss)
     requests = [*tree_requests(source, fn, args, call, in_specs, out_specs), *requests_of(constraints), *limits]
     planner = planner_of(source, on, requests, hardware, Learning(learn, rule_book))
-    return Plan(decided(planner, source, solver, time_limit), source, planner, mesh)
+    return Plan(decided(planner, source, solver, time_limit), source, planner, mesh, verify=verify)
 
 
 def limit_requests(memory: int | str | None, uneven: bool = False, recipe: str | None = None) -> list[Request]:
@@ -234,14 +238,16 @@ def load_plan(
     optimizer: Any = None,
     loss: Any = None,
     rule_book: str | Path | None = None,
+    verify: str = "on",
     **named: Any,
 ) -> Plan:
     """A plan from its JSON (the text, or the path of a file), for this program; one for another program is refused.
 
     The program is captured and the hash of its graph compared; ``optimizer`` and ``loss`` as for `plan`.  ``hardware``
     is what it was planned for; a preset is found by the plan's word.  A plan that splits ops by rules that were learned
-    needs their ``rule_book``.
+    needs their ``rule_book``.  What the file says of a proof is not believed: the Program is proven before it runs.
     """
+    check_verify(verify)
     record = read_plan(_text_of(text))
     check_path(rule_book, "rule_book")
     call = call_of(fn, args, kwargs, named, load_plan, "load_plan")
@@ -253,16 +259,16 @@ def load_plan(
             help="pass hardware= as it was planned for, or plan anew",
         )
     source = capture_source(fn, args, call, optimizer=optimizer, loss=loss)
-    return bind_plan(record, source, about, Learning(rule_book=rule_book))
+    return bind_plan(record, source, about, Learning(rule_book=rule_book), verify)
 
 
-def bind_plan(record: Mapping[str, Any], source: Source, hardware: Any, learning: Learning) -> Plan:
+def bind_plan(record: Mapping[str, Any], source: Source, hardware: Any, learning: Learning, verify: str = "on") -> Plan:
     """A plan's record with the program that it is for."""
     mesh = DeviceMesh(record["meshes"][0])
     if program_hash(source.graph) != record["source"]:  # before names are looked for in another program
         bound(record, Planner(source.graph, mesh, hardware_of(hardware), Asked(source.graph)), "the plan is")
     planner = planner_of(source, mesh, read_requests(record["asked"]), hardware, learning)
-    return Plan(bound(record, planner, "the plan is"), source, planner)
+    return Plan(bound(record, planner, "the plan is"), source, planner, verify=verify)
 
 
 def _text_of(text: str | os.PathLike[str]) -> str:

@@ -24,6 +24,7 @@ from .arguments import call_of, check_path, check_time_limit, mesh_of
 from .artefact import Plan
 from .debugging import show_decisions
 from .planning import Learning, bind_plan, decided, limit_requests, planner_of
+from .proven import check_verify
 from .specs import tree_requests
 
 
@@ -44,12 +45,14 @@ class ShardMapped:
         hardware: Any,
         time_limit: float | None,
         learning: Learning,
+        verify: str,
     ) -> None:
         self.fn, self.mesh = fn, mesh_of(mesh)
         self._given = mesh  # a mesh of PyTorch brings its process groups
         self.in_specs, self.out_specs, self.specs = in_specs, out_specs, specs
         self.auto_sharding, self.debug, self.engine = auto_sharding, debug, engine
         self.solver, self.hardware, self.time_limit, self.learning = solver, hardware, time_limit, learning
+        self.verify = verify
         self.executed: Executed | None = None
         """What the last call did: collectives, peak of live bytes."""
         self._plans: dict[Any, tuple[str, Plan]] = {}
@@ -89,7 +92,7 @@ class ShardMapped:
             data = decided(planner, source, self.solver, self.time_limit)
             if self.debug:
                 show_decisions(planner, data, print)
-        plan = Plan(data, source, planner, self._given, self.engine)
+        plan = Plan(data, source, planner, self._given, self.engine, self.verify)
         if self.debug:
             print(plan.program)
         return plan
@@ -118,6 +121,7 @@ def shard_map(
     time_limit: float | None = None,
     learn: bool = False,
     rule_book: str | Path | None = None,
+    verify: str = "on",
 ) -> ShardMapped:
     """Split a function of NumPy arrays or PyTorch tensors over a mesh, or a PyTorch module.
 
@@ -127,7 +131,7 @@ def shard_map(
     one of four phases), ``time_limit``, ``learn`` and ``rule_book`` are those of `plan`.  ``specs`` gives shardings by
     names or patterns of inputs (``{"*.q_proj.weight": P("tp", None)}``), and ``engine`` says where it runs:
     ``"virtual"`` in this process, ``"torch"`` on those that ``torchrun`` started (what it does by itself where there
-    are several).
+    are several).  Before it first runs, what it became is proven equal to the function, unless ``verify="off"``.
 
     >>> import numpy as np
     >>> from shardwright import P
@@ -139,10 +143,12 @@ def shard_map(
     check_time_limit(time_limit)
     check_solver(solver)
     check_path(rule_book, "rule_book")
+    check_verify(verify)
     learning = Learning(learn, rule_book)
     return ShardMapped(
-        fn, mesh, in_specs, out_specs, auto_sharding, debug, specs, engine, solver, hardware, time_limit, learning
-    )
+        fn, mesh, in_specs, out_specs, auto_sharding, debug, specs, engine, solver, hardware, time_limit, learning,
+        verify,
+    )  # fmt: skip
 
 
 def shard_step(
@@ -163,6 +169,7 @@ def shard_step(
     solver: str = "auto",
     time_limit: float | None = None,
     engine: Any = None,
+    verify: str | None = None,
     **named: Any,
 ) -> Step:
     """Forward, backward and the optimizer's step, captured and split over a mesh, with state kept in shards.
@@ -171,11 +178,13 @@ def shard_step(
     shardings by the names of inputs (arguments, parameters, buffers, optimizer state) or by patterns of them, and what
     is not named follows by propagation; ``recipe`` takes a named baseline; and where neither is given the planner
     decides, with ``constraints``, ``memory``, ``hardware``, ``solver`` and ``time_limit`` as for `plan`.
+    ``verify`` is that of `plan`, or the plan's own.
     """
     check_solver(solver)
     check_time_limit(time_limit)
     if recipe is not None:
         check_recipe(recipe)
+    proof = verify if verify is not None else plan.verified if isinstance(plan, Plan) else "on"
     if plan is not None:
         mixed = {
             "mesh": mesh, "specs": specs, "in_specs": in_specs, "recipe": recipe, "constraints": constraints,
@@ -194,7 +203,7 @@ def shard_step(
                     "the plan was made for another model or optimizer object",
                     help="give the batch, too, shard_step(model, *batch, plan=plan, ...): the model is then captured",
                 )
-            return Plan(plan.data, plan.source, plan.planner, None, engine).step()
+            return Plan(plan.data, plan.source, plan.planner, None, engine, proof).step()
     elif mesh is None:
         raise SpecError("shard_step needs a mesh, or a plan that has one", help='write mesh="dp=2, tp=4"')
     by_hand = specs is not None or in_specs is not None
@@ -208,11 +217,11 @@ def shard_step(
     source = capture_source(model, args, call, optimizer=optimizer, loss=loss, training=True)
     if plan is not None:
         same = bind_plan(read_plan(plan.to_json()), source, plan.hardware, Learning())
-        return Plan(same.data, source, same.planner, None, engine).step()
+        return Plan(same.data, source, same.planner, None, engine, proof).step()
     requests = tree_requests(source, model, args, call, in_specs, None)
     requests += [*requests_of(specs), *requests_of(constraints)]
     planner = planner_of(
         source, mesh_of(mesh), [*requests, *limit_requests(memory, recipe=recipe)], hardware, Learning()
     )
     data = planner.by_specs() if by_hand else decided(planner, source, solver, time_limit)
-    return Plan(data, source, planner, mesh, engine).step()
+    return Plan(data, source, planner, mesh, engine, proof).step()

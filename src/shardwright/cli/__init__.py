@@ -3,7 +3,7 @@
 | file | what it holds |
 |---|---|
 | `group` | `main` and the verbs of discovery: `discover`, `audit` |
-| `planning` | the verbs of planning: `plan`, `compare`, `explain`, `calibrate` |
+| `planning` | the verbs of planning: `plan`, `verify`, `compare`, `explain`, `calibrate` |
 """
 
 from .group import main

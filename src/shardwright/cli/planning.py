@@ -1,4 +1,4 @@
-"""Planning on the command line: ``plan``, ``compare``, ``explain``, ``calibrate``.
+"""Planning on the command line: ``plan``, ``verify``, ``compare``, ``explain``, ``calibrate``.
 
 A program is named ``FILE.py:NAME`` or ``module:NAME``: a function without parameters that returns what
 `shardwright.plan` takes, ``(fn, args)`` or ``(fn, args, keywords)``.
@@ -227,6 +227,24 @@ def compare(program: str, mesh: str, hardware: str, memory: str | None) -> None:
     click.echo(make_table(fn, *args, **_with(keywords, mesh=mesh, hardware=hardware, memory=memory)))
 
 
+@_says("verify plan.json train.py:program")
+@click.command()
+@click.argument("plan", type=click.Path(path_type=Path), metavar="PLAN.json")
+@_PROGRAM
+@click.option("--hardware", help="What the plan was made for, if that is no preset.")
+@click.option("--rule-book", type=click.Path(path_type=Path), help="Rules that the plan was made with.")
+def verify(plan: Path, program: str, hardware: str | None, rule_book: Path | None) -> None:
+    """Prove that a plan's program computes what the function does.  No planner is asked."""
+    from ..api import load_plan
+
+    fn, args, keywords = load_program(program)
+    found = load_plan(plan, fn, *args, **_with(keywords, hardware=hardware, rule_book=rule_book))
+    certificate = found.verify()
+    click.echo(f"{found.data.name} on ({found.data.mesh}): {certificate}")
+    for item in certificate.trusted:
+        click.echo(f"  on trust: {item}")
+
+
 @_says('explain train.py:program w1 --mesh "dp=2, tp=4"')
 @click.command()
 @_PROGRAM
@@ -263,4 +281,4 @@ def calibrate(out: Path, quick: bool) -> None:
     click.echo(f"written to {out}")
 
 
-COMMANDS = (plan, compare, explain, calibrate)
+COMMANDS = (plan, verify, compare, explain, calibrate)

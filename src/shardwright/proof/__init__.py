@@ -9,7 +9,7 @@ mesh of any size takes seconds; why that is enough stands in `lemmas` and `shrin
 
 | file | what it holds |
 |---|---|
-| `prove` | `prove`: all of it, with what it remembers and what it falls back on |
+| `proving` | `prove`: all of it, with what it remembers and what it falls back on |
 | `certificate` | `Certificate`: what was shown, and what is taken on trust |
 | `same` | a planned graph and the one that was captured |
 | `structure` | `check_structure`: what a well-formed Program is |
@@ -32,15 +32,15 @@ the program, overflow of whole numbers, and that an engine does what a Program s
 
 To extend: nothing here.  An op brings its exact meaning in its record, a function over `spec.op_record.Arithmetic`, or
 words that are a key of ``MEANINGS``; the oldest ops are lines in the ``HANDLERS`` of their family.  An op that has none
-counts as a function of all its operands in full: right on whole tensors only, never skipped.  Its sizes are kept, unless
-`sizes` has a line for it.
+counts as a function of all its operands in full: right on whole tensors only, never skipped.  `sizes` says which sizes
+an op holds on to; what has no line there keeps all of them.
 """
 
 from ..errors import VerifyError
 from .certificate import Certificate, Trusted
 from .field import FieldArrays, prepare_field
 from .identity import check_identity
-from .prove import prove
+from .proving import prove
 from .structure import check_structure
 
 __all__ = [

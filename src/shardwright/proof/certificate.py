@@ -58,6 +58,13 @@ class Certificate:
             f"({self.distinct} differ), modulo {' and '.join(map(str, self.primes))}{trust}"
         )
 
+    @staticmethod
+    def from_json(record: Mapping[str, Any]) -> Certificate:
+        """The inverse of `to_json`: for what another rank says, never for what a file does."""
+        rest = {key: value for key, value in record.items() if key not in ("version", "primes", "trusted")}
+        trusted = tuple(Trusted(op, why) for op, why in record["trusted"])
+        return Certificate(**rest, primes=tuple(record["primes"]), trusted=trusted)
+
     def to_json(self) -> dict[str, Any]:
         """No times: equal programs have equal certificates."""
         return {

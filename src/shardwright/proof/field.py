@@ -42,9 +42,7 @@ def prepare_field(key: int, p: int) -> Callable[[str, Mapping[str, Any], Sequenc
     return prepare
 
 
-def apart(
-    field: Field, kind: str, whole: FieldArray, ways: int, generator: np.random.Generator
-) -> list[FieldArray]:
+def apart(field: Field, kind: str, whole: FieldArray, ways: int, generator: np.random.Generator) -> list[FieldArray]:
     """Random parts that combine to a number by a reduction: all but one are arbitrary."""
     with np.errstate(all="ignore"):
         if kind in ("max", "min"):
@@ -60,9 +58,7 @@ def apart(
     return [*parts[:at], last, *parts[at:]]
 
 
-def _beaten(
-    field: Field, whole: FieldArray, ways: int, sign: int, generator: np.random.Generator
-) -> list[FieldArray]:
+def _beaten(field: Field, whole: FieldArray, ways: int, sign: int, generator: np.random.Generator) -> list[FieldArray]:
     """Every element is on one of the devices, and something lower (sign 1) or higher (-1) on the others."""
     holder = generator.integers(ways, size=whole.shape)
     made = []

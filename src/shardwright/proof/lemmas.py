@@ -119,9 +119,9 @@ class _Cutter:
                 note = program.values[value].origin
                 if note is None and len(made) == len(instr.results):
                     note = made[r]
-                if note is not None and 0 <= note < len(graph.values):
-                    if graph.type(note) == program.values[value].type:
-                        found[value] = note
+                known = note is not None and 0 <= note < len(graph.values)
+                if known and note is not None and graph.type(note) == program.values[value].type:
+                    found[value] = note
         found.update(zip(program.inputs, graph.inputs))
         return found
 
@@ -205,7 +205,7 @@ def _part_of_graph(graph: Graph, given: Sequence[int], outputs: Sequence[int], r
     inputs = list(dict.fromkeys([*given, *(value for value in (*reads, *outputs) if value not in inside)]))
     number = {value: i for i, value in enumerate(inputs)}
     values = [Value(i, graph.type(value), str(i)) for i, value in enumerate(inputs)]
-    nodes = []
+    nodes: list[Node] = []
     for n in sorted(members):
         node = graph.nodes[n]
         operands = _renumbered(node.operands, number)

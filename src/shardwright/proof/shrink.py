@@ -176,7 +176,7 @@ class _Cuts:
         if not dim.axes or size in self.sizes.kept or size == 0:
             if dim.axes and size % dim.shards:
                 self.keep(size)
-            return
+            return None
         rest = list(self.sizes.atoms(size))
         left, new = rest.pop(0), 1
         found: list[tuple[int, int, bool]] = []
@@ -304,6 +304,4 @@ def elements(lemma: Lemma) -> int:
     """Numbers that have to be computed to check it."""
     program = lemma.program
     whole = sum(value.type.elements for value in lemma.graph.values)
-    return whole + program.mesh.size * sum(
-        prod(local.spec.padded_shape(local.type.shape)) for local in program.values
-    )
+    return whole + program.mesh.size * sum(prod(local.spec.padded_shape(local.type.shape)) for local in program.values)
