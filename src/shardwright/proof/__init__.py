@@ -22,6 +22,7 @@ mesh of any size takes seconds; why that is enough stands in `lemmas` and `shrin
 | `meaning` | ops by the exact meaning that their record carries, a function over `Arithmetic` |
 | `modular` | `Field`, `FieldArray`: arithmetic modulo a prime in float64, order, hashes |
 | `pointwise` | pointwise ops and reductions over a field |
+| `arithmetic` | ATen's sums and products over a field, exactly |
 | `contract` | contractions over a field, all as einsum |
 | `byrule` | ops by their record: the same as another, made of parts, or with no more than their rule claims |
 | `aten` | movement, lookup and random numbers in ATen's words |

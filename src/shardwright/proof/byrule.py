@@ -79,7 +79,7 @@ def _flat(operands: Sequence[Any]) -> list[FieldArray]:
 def by_rule(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
     """A function with the properties that the op's rule claims, and no others."""
     flat = _flat(operands)
-    rule = _bound(call, operands, flat)
+    rule = _bound(call, operands, flat) if flat else None
     if rule is None:
         return opaque(field, call, operands)
     table = {row.operands: row.results for row in rule.transfers}

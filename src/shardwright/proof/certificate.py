@@ -83,9 +83,9 @@ def trusted_ops(program: Program, outside: Mapping[str, str]) -> Iterable[Truste
         if record is None:
             if op not in HANDLERS and op not in outside and not op.startswith("core."):
                 yield Trusted(op, "nothing is known of it: it runs on whole tensors")
-        elif record.meaning is None:
+        elif record.meaning is None and record.random:
             yield Trusted(op, "nothing is known of it: it runs on whole tensors")
-        elif record.meaning in ("by rule", "attention"):
+        elif record.meaning in (None, "by rule", "attention"):
             yield Trusted(op, "that it has the properties that its rule states, and no more")
         elif callable(record.meaning):
             yield Trusted(op, "the meaning that its author gave")

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.graph import TensorType
-from . import aten, byrule, moving
+from . import arithmetic, aten, byrule, moving
 from .handlers import HANDLERS, MEANINGS, evaluate
 from .modular import PRIMES, Field, FieldArray, Floats, choose
 from .pointwise import OpCall
@@ -28,6 +28,7 @@ for _family in (byrule, aten):
     # These two look other ops up while they compute, so they enter the table from outside.
     HANDLERS.update(_family.HANDLERS)
     MEANINGS.update(_family.MEANINGS)
+HANDLERS.update(arithmetic.handlers(MEANINGS.__getitem__))
 
 Call = Callable[[Sequence[Any]], tuple[FieldArray, ...]]
 

@@ -23,13 +23,18 @@ MEANINGS: dict[str, Handler] = {words: handler for family in _FAMILIES for words
 
 
 def handler_of(op: str) -> Handler | None:
-    """What computes an op: by its name, else by the meaning that its record has; None if neither is known."""
+    """What computes an op: by its name, else by the meaning that its record has, else by its rule.
+
+    None if the book does not know it, or if it draws random numbers in a way of its own.
+    """
     handler = HANDLERS.get(op)
     if handler is not None:
         return handler
     record = find(op)
-    if record is None or record.meaning is None:
+    if record is None:
         return None
+    if record.meaning is None:
+        return None if record.random else MEANINGS["by rule"]
     return by_meaning(record.meaning) if callable(record.meaning) else MEANINGS.get(record.meaning)
 
 

@@ -6,7 +6,7 @@ always one that exists.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,20 @@ def replaced(array: FieldArray, where: tuple[Any, ...], new: FieldArray) -> Fiel
 
 def flip(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
     return operands[0].map(lambda part: np.flip(part, call.attrs["axis"]))  # type: ignore[no-any-return]
+
+
+def diagonal_dims(attrs: Mapping[str, Any]) -> tuple[int, int]:
+    return attrs.get("axis1", 0), attrs.get("axis2", 1)
+
+
+def diagonal(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
+    one, two = diagonal_dims(call.attrs)
+    offset = call.attrs.get("offset", 0)
+    return operands[0].map(lambda part: np.diagonal(part, offset, one, two))  # type: ignore[no-any-return]
+
+
+def reverse(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
+    return operands[0].map(lambda part: np.flip(part, call.attrs["dimensions"]))  # type: ignore[no-any-return]
 
 
 def roll(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
@@ -248,6 +262,8 @@ HANDLERS: dict[str, Handler] = {
     "slice": slice_,
     "update_slice": update_slice,
     "flip": flip,
+    "reverse": reverse,
+    "diagonal": diagonal,
     "roll": roll,
     "pad": pad,
     "take": take,

@@ -96,7 +96,7 @@ class _Proof:
             return VerifyError("an output is not what the graph returns", rows=error.rows)
         made = self.program.instrs[lemma.place].results
         names = ", ".join(f"%{self.program.values[value].name}" for value in made)
-        fact = error.fact if error.fact.startswith("cannot") else f"{names} is not what the graph says"
+        fact = f"{names} is not what the graph says" if error.fact.startswith("output") else error.fact
         rows = [row for row in error.rows if row[0] == "element"]
         found = VerifyError(fact, rows=rows, help=error.help)
         add_instruction(found, self.program, lemma.place)

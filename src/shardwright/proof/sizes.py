@@ -20,7 +20,7 @@ from ..ir.graph import TensorType
 from ..rules.registry import find, parts
 from ..spec.op_record import slots_of
 from ..spec.sharding import Shape
-from . import contract, moving, pointwise
+from . import arithmetic, contract, moving, pointwise
 
 SIZES = frozenset({"shape", "size", "sizes", "normalized_shape", "new_shape", "input_sizes", "num_weights"})
 """Attributes that name sizes of dims: they change along with them."""
@@ -114,9 +114,9 @@ class _Call:
         if found is not None:
             return found
         record = find(self.op)
-        meaning = None if record is None else record.meaning
-        if meaning is None:
+        if record is None or (record.meaning is None and record.random):
             return _opaque
+        meaning = record.meaning or "by rule"
         return BY_MEANING.get(meaning, _all) if isinstance(meaning, str) else _all
 
     @property
@@ -233,6 +233,11 @@ def _constant_pad(sizes: Sizes, call: _Call) -> None:
     sizes.keep(call.along(range(call.rank - len(call.attrs["pad"]) // 2, call.rank)))
 
 
+def _diagonal(sizes: Sizes, call: _Call) -> None:
+    sizes.keep(call.flat[0].shape[d] for d in moving.diagonal_dims(call.attrs))
+    sizes.keep(call.results[0].shape[-1:])
+
+
 def _triangle(sizes: Sizes, call: _Call) -> None:
     """A square beside its diagonal looks the same at any size; further away, places count."""
     rows, columns = call.flat[0].shape[-2:]
@@ -297,7 +302,8 @@ def _by_rule(sizes: Sizes, call: _Call) -> None:
 
 
 _ANY_PLACE = (
-    *pointwise.HANDLERS, *contract.HANDLERS, "transpose", "broadcast_to", "broadcast_in_dim", "core.take",
+    *pointwise.HANDLERS, *contract.HANDLERS, *arithmetic.NAMES, "transpose", "broadcast_to", "broadcast_in_dim",
+    "core.take",
     "core.take_along", "core.take_grad", "full", "core.offset", "random.uniform", "random.normal",
 )  # fmt: skip
 BY_NAME: dict[str, Look] = {
@@ -308,6 +314,8 @@ BY_NAME: dict[str, Look] = {
     ),
     **dict.fromkeys(("slice", "update_slice"), _slice),
     "pad": _pad,
+    "diagonal": _diagonal,
+    "reverse": _axis("dimensions"),
     **dict.fromkeys(("tril", "triu", "core.triangle"), _triangle),
     **dict.fromkeys(("arange", "core.arange"), _all),
     "take": _take,

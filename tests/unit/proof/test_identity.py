@@ -108,7 +108,7 @@ def test_the_first_wrong_instruction_is_named() -> None:
 def test_replicas_must_agree() -> None:
     """The first device is right, another one is not."""
     graph = moved((4, 6))
-    program = plan(graph, "x=2", {}, pinned={"x": "[_, _] // x", "a": "[_, _]"})
+    program = plan(graph, "x=2", {}, pinned={"x": "[_, _]", "a": "[_, _] // x", "c": "[_, _]"})
     n = find(program, "all_reduce")
     program = with_instr(program, n, replace(program.instrs[n], op="copy", attrs=(), axes=(), bytes=0))
     assert "on device 1: " in dict(complaint(graph, program).rows)["element"]
