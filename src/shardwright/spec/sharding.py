@@ -397,6 +397,12 @@ def sort_partial(pairs: Iterable[tuple[AxisRef, str]], mesh: DeviceMesh) -> Part
 
 def _claim(axis: AxisRef, where: str, seen: list[tuple[AxisRef, str]], spec: ShardingSpec) -> None:
     for other, place in seen:
+        if not axis.coexists(other):
+            raise SpecError(
+                f"{other} and {axis} are parts of one mesh axis that cannot coexist: {place} and {where}",
+                rows=[("spec", str(spec)), ("mesh", str(spec.mesh))],
+                help="cut the axis one way: where one part begins or ends must divide where the next one does",
+            )
         if axis.overlaps(other):
             raise SpecError(
                 f"mesh axis {axis} is used twice: {place} and {where}",
