@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from ..errors import GraphError, ShardwrightError, SpecError, near_misses
+from ..errors import GraphError, ShardwrightError, SpecError, near_misses, printable
 from ..ir.core import CONSTRAINT
 from ..ir.graph import Graph
 from ..ir.json import take
@@ -100,6 +100,9 @@ class Request:
         return self.bytes if self.kind == "cap_gather" else None
 
     def __str__(self) -> str:
+        return printable(self._text())
+
+    def _text(self) -> str:
         if self.kind == INSIDE:
             return f"with_sharding_constraint: {self.says}"
         if self.kind in ("in_specs", "out_specs"):
@@ -189,7 +192,7 @@ def _quoted(says: object) -> str:
 
 def _output_number(name: str, graph: Graph) -> int:
     number = name.removeprefix("output ")
-    if not number.isdecimal() or int(number) >= len(graph.outputs):
+    if number not in map(str, range(len(graph.outputs))):
         raise SpecError(f"the program has no {name!r}", rows=[("outputs", str(len(graph.outputs)))])
     return int(number)
 
@@ -330,7 +333,9 @@ def read_requests(entries: Sequence[Any]) -> tuple[Request, ...]:
     for group, entry in enumerate(entries, 1):
         take(entry, "what was asked for", {"kind": str, "says": (str, int, list)})
         kind, says = entry["kind"], entry["says"]
-        if KINDS.get(kind) != PAIRS:
+        if kind not in KINDS:
+            raise GraphError(f"a plan cannot be asked for {kind!r}", rows=[("known", ", ".join(KINDS))])
+        if KINDS[kind] != PAIRS:
             found.append(Request(kind, tuple(says) if isinstance(says, list) else says))
             continue
         if not isinstance(says, list):

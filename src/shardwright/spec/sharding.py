@@ -242,8 +242,8 @@ class ShardingSpec:
         """What `to_json` wrote, read strictly."""
         try:
             record = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise SpecError(f"not JSON: {error.msg}") from None
+        except (ValueError, RecursionError) as error:
+            raise SpecError(f"not JSON: {error}") from None
         words = {"mesh", "spec"}
         if not isinstance(record, dict) or set(record) != words or not all(isinstance(v, str) for v in record.values()):
             raise SpecError("a sharding in JSON is an object with a mesh and a spec, both as text")
