@@ -16,6 +16,9 @@ import difflib
 from collections.abc import Iterable
 from typing import Self
 
+LONGEST = 4000
+"""Characters of a line: what comes from a file may be of any length."""
+
 
 class ShardwrightError(Exception):
     """Base of every error that Shardwright raises on purpose."""
@@ -51,16 +54,18 @@ class ShardwrightError(Exception):
     def __str__(self) -> str:
         lines = [self.fact]
         if self.text is not None:
-            lines.append("    " + printable(self.text))
+            begin = max(0, (self.at or 0) - LONGEST // 2)
+            lines.append("    " + printable(self.text[begin:]))
             if self.at is not None:
-                lines.append("    " + " " * len(printable(self.text[: self.at])) + "^")
+                lines.append("    " + " " * len(printable(self.text[begin : self.at])) + "^")
         rows = [*self.rows, *([("help", self.help)] if self.help else [])]
         width = max((len(label) for label, _ in rows), default=0)
         for label, value in rows:
             first, *rest = value.splitlines() or [""]
             lines.append(f"  {label:<{width}}  {first}")
             lines.extend(" " * (width + 4) + line for line in rest)
-        return "\n".join(printable(line, "\n") for line in lines)
+        shown = [printable(line, "\n") for line in lines]
+        return "\n".join(line if len(line) <= LONGEST else line[:LONGEST] + " ..." for line in shown)
 
 
 def printable(text: str, but: str = "") -> str:

@@ -214,32 +214,41 @@ def read_plan(text: str) -> dict[str, Any]:
             raise GraphError(f"the plan refers to text {number!r}, but has {len(texts)}")
         return str(texts[number])
 
-    def pair(entry: Any) -> tuple[str, str]:
-        if not isinstance(entry, list) or len(entry) != 2:
-            raise GraphError("a copy of the plan is not a pair")
-        return said(entry[0]), said(entry[1])
+    def all_said(numbers: Any) -> tuple[str, ...]:
+        if not isinstance(numbers, list):
+            raise GraphError(f"the plan has a {type(numbers).__name__} where texts are listed by number")
+        return tuple(map(said, numbers))
+
+    def pairs_said(pairs: Any) -> tuple[tuple[str, ...], ...]:
+        if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+            raise GraphError("the copies of a value are no pairs of what is made and from what")
+        return tuple(map(all_said, pairs))
+
+    def node_said(entry: Any) -> list[tuple[str, ...]]:
+        if not isinstance(entry, list) or len(entry) != 4:
+            raise GraphError("a node of the plan is not four lists: axes of factors, operands, results, homes")
+        return list(map(all_said, entry))
 
     kinds = {"mesh": int, "inputs": dict, "nodes": list, "outputs": list, "copies": dict, "kept": dict}
     piece = dict(take(record["pieces"][0], "a piece of the plan", kinds))
     if piece["mesh"] != 0:
         raise GraphError(f"a piece of the plan is on mesh {piece['mesh']}, but there is one mesh")
-    for entry in piece["nodes"]:
-        if not isinstance(entry, list) or len(entry) != 4 or not all(isinstance(part, list) for part in entry):
-            raise GraphError("a node of the plan is not four lists")
     record["pieces"] = [
         {
-            "inputs": {name: said(number) for name, number in piece["inputs"].items()},
-            "nodes": [[tuple(map(said, part)) for part in entry] for entry in piece["nodes"]],
-            "outputs": tuple(map(said, piece["outputs"])),
-            "copies": {_value(v): tuple(map(pair, _list(pairs))) for v, pairs in piece["copies"].items()},
-            "kept": {_value(v): said(number) for v, number in piece["kept"].items()},
+            "inputs": {name: _at(("input", name), said, number) for name, number in piece["inputs"].items()},
+            "nodes": [_at(("node", str(n)), node_said, entry) for n, entry in enumerate(piece["nodes"])],
+            "outputs": _at(("of", "outputs"), all_said, piece["outputs"]),
+            "copies": {_value(v): _at(("copies of", f"value {v}"), pairs_said, p) for v, p in piece["copies"].items()},
+            "kept": {_value(v): _at(("kept", f"value {v}"), said, number) for v, number in piece["kept"].items()},
         }
     ]
     for entry in record["rewrites"]:
         take(entry, "a rewrite of the plan", {"name": str, "arguments": dict})
     mesh = DeviceMesh(record["meshes"][0])
-    for spec in (*record["pieces"][0]["inputs"].values(), *record["pieces"][0]["outputs"]):
-        ShardingSpec.parse(spec, mesh)
+    for name, spec in record["pieces"][0]["inputs"].items():
+        _at(("input", name), ShardingSpec.parse, spec, mesh)
+    for i, spec in enumerate(record["pieces"][0]["outputs"]):
+        _at(("output", str(i)), ShardingSpec.parse, spec, mesh)
     return record
 
 
@@ -267,7 +276,7 @@ def complete_of(record: Mapping[str, Any], graph: Graph, mesh: DeviceMesh, rule_
         rule = _rule_for(node, graph, rule_of, len(factors))
         return Decision(n, rule, tuple(map(axes, factors)), *parts)
 
-    def copied(value: int, pairs: tuple[tuple[str, str], ...]) -> dict[ShardingSpec, ShardingSpec]:
+    def copied(value: int, pairs: tuple[tuple[str, ...], ...]) -> dict[ShardingSpec, ShardingSpec]:
         made = {spec(text, value): spec(source, value) for text, source in pairs}
         if len(made) != len(pairs):
             raise GraphError("the plan makes one copy of a value twice")
@@ -318,9 +327,3 @@ def _value(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or len(text) > 18 or str(int(text)) != text:
         raise GraphError(f"{text[:40]!r} is no number of a value")
     return int(text)
-
-
-def _list(item: Any) -> list[Any]:
-    if not isinstance(item, list):
-        raise GraphError("the copies of a value are not a list")
-    return item
