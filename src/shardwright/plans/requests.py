@@ -43,6 +43,8 @@ _FORMS = {
     WORD: "it says a name",
     YES: 'it says "yes", or is left out',
 }
+LONGEST_PATTERN = 4096
+"""Characters: longer ones take quadratic time to read."""
 INSIDE = "constraint"
 """What stands in the program itself (`with_sharding_constraint`); it is no part of the plan's JSON."""
 
@@ -294,6 +296,8 @@ def _collect(constraints: Any, found: list[Request]) -> None:
 
 def matching(pattern: str, graph: Graph, inputs_first: bool = False) -> list[int]:
     """Values by name or pattern; with ``inputs_first`` others count only where no input matches."""
+    if len(pattern) > LONGEST_PATTERN:
+        raise SpecError(f"a constraint names tensors by a pattern of {len(pattern)} characters")
     wanted = pattern.removeprefix("%")
     names = {value.id: value.name for value in graph.values}
     found = [value for value, name in names.items() if fnmatchcase(name, wanted)]

@@ -101,6 +101,10 @@ CHANGES: list[tuple[Any, str]] = [
     (lambda r, p, t: r["asked"].append({"kind": "recipe", "says": "zero9"}), "no recipe is called 'zero9'"),
     (lambda r, p, t: r["asked"].append({"kind": "recipe", "says": "dp"}), "says that 'elimination' made it"),
     (lambda r, p, t: r["asked"].append({"kind": "constraint", "says": 3}), "cannot be asked for 'constraint'"),
+    (
+        lambda r, p, t: r["asked"].append({"kind": "pin", "says": ["[" * 50_000, "[_]"]}),
+        "a pattern of 50000 characters",
+    ),
     (lambda r, p, t: r["asked"].append({"kind": "memory", "says": "9" * 400 + "GiB"}), "is no amount of memory"),
     (lambda r, p, t: r["asked"].append({"kind": "out_specs", "says": [["output 00", "[_]"]]}), "has no 'output 00'"),
     (lambda r, p, t: r["asked"].append({"kind": "out_specs", "says": [["output " + "1" * 5000, "[_]"]]}), "has no"),
