@@ -109,8 +109,8 @@ def call(size: str, layers: int, mesh: str, about: Hardware) -> list[str]:
     nodes = len(capture_step(fn, **given).graph.nodes)
     capture = time.process_time() - began
     return [
-        size, str(layers), mesh, str(nodes), f"{seconds:.2f}", f"{proven:.2f}", f"{capture:.2f}", f"{plan.cost.objective / 1e9:.3f}",
-        f"{100 * plan.gap:.6f}%", plan.solver,
+        size, str(layers), mesh, str(nodes), f"{seconds:.2f}", f"{proven:.2f}", f"{capture:.2f}",
+        f"{plan.cost.objective / 1e9:.3f}", f"{100 * plan.gap:.6f}%", plan.solver,
     ]  # fmt: skip
 
 

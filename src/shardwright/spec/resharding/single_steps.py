@@ -224,7 +224,8 @@ def steps_to(
     """
     if source is None:
         return nearest(copies, target, shape, item_bytes)
-    step = one_step(source, target, shape, item_bytes)
+    # Shardings that differ in axes of one device only are one layout.
+    step = None if source.same_layout(target) else one_step(source, target, shape, item_bytes)
     steps = (step,) if step is not None else reshard(source, target, shape, item_bytes, idle=False)
     return copies.index(source), steps
 
