@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..cost.hardware import hardware_of
+from ..discover.on_demand.rule_trial import trusted_rules
 from ..ir.core import CONSTRAINT
 from ..ir.graph import Graph
 from ..ir.program import Program
@@ -21,6 +22,7 @@ def program_by_specs(graph: Graph, mesh: DeviceMesh, specs: Sequence[ShardingSpe
 
     A result in a sharding that was asked for keeps it, pending ones too; all others are finished.
     """
+    trusted_rules(graph)
     names = [graph.values[value].name for value in graph.inputs]
     requests = [Request("in_specs", (name, str(spec)), spec=spec) for name, spec in zip(names, specs)]
     for i, value in enumerate(graph.outputs):

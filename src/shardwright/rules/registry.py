@@ -7,6 +7,8 @@ a function.
 Ops that nobody wrote down are asked for where they come from: entry points in the group ``shardwright.operators``
 name modules that turn an op's name into `OpFacts` (tags, schema), and *makers* turn those into records.  So one line
 serves a whole family of operators of a framework, those of later versions included.
+
+A record that does not come with the project says who gave it (`OpRecord.origin`).
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from __future__ import annotations
 import importlib
 import logging
 import pkgutil
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace as changed
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -84,6 +88,7 @@ def rule(
             raise RuleError(f"rule() has no argument {key!r}", rows=[("op", name)], help=near_misses(key, _ARGUMENTS))
 
     def register(source: Any) -> Any:
+        origin = _caller()
         _load_families()
         transfers: tuple[Transfer, ...] = ()
         if isinstance(source, str):
@@ -110,11 +115,33 @@ def rule(
             doc=doc,
             beyond=beyond,
             same_as=same_as,
+            origin=origin,
         )
         _by_signature.clear()
         return source
 
     return register if source is None else register(source)
+
+
+def _caller() -> str:
+    """Who writes into the book; empty for modules of the project."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__") == __name__:
+        frame = frame.f_back
+    return _outside(str(frame.f_globals.get("__name__", "")))
+
+
+def _outside(module: str) -> str:
+    return "" if module.partition(".")[0] == __name__.partition(".")[0] else f"given from outside, by {module}"
+
+
+def given_by(op: str, module: str) -> None:
+    """Say that a record, written by the project for somebody else, is of this module."""
+    set_origin(op, _outside(module))
+
+
+def set_origin(op: str, origin: str) -> None:
+    _records[op] = changed(_records[op], origin=origin)
 
 
 def _declare(text: str, sizes: Mapping[str, int]) -> str:
@@ -199,7 +226,10 @@ def _make(op: str) -> OpRecord | None:
     for framework in _frameworks():
         facts: OpFacts | None = framework.describe(op)
         if facts is not None:
-            return next((record for make in _makers if (record := make(facts)) is not None), None)
+            for make in _makers:
+                record = make(facts)
+                if record is not None:
+                    return changed(record, origin=record.origin or _outside(getattr(make, "__module__", "")))
     return None
 
 
