@@ -229,7 +229,8 @@ def _make(op: str) -> OpRecord | None:
             for make in _makers:
                 record = make(facts)
                 if record is not None:
-                    return changed(record, origin=record.origin or _outside(getattr(make, "__module__", "")))
+                    who = facts.origin or _outside(framework.__name__) or _outside(getattr(make, "__module__", ""))
+                    return changed(record, origin=record.origin or who)
     return None
 
 

@@ -67,6 +67,8 @@ class OpFacts:
     parameters: tuple[tuple[str, str], ...]
     """Name and kind of each: ``tensor``, ``tensors`` (a list) or ``other``."""
     results: tuple[str, ...]
+    origin: str = ""
+    """Who says so, where it is not the framework itself."""
 
     @property
     def tensors(self) -> tuple[tuple[str, str], ...]:

@@ -247,6 +247,35 @@ def test_rules_of_entry_points_and_makers_are_tried(monkeypatch: pytest.MonkeyPa
         sw.plan(lambda x: torch.ops.tried.soft(x), x, mesh="d=2", hardware="virtual")
 
 
+def _tagged(name: str, fn: Callable[..., Any], tags: Any) -> Any:
+    library = torch.library.Library("tried_tags", "FRAGMENT")
+    library.define(f"{name}(Tensor x) -> Tensor", tags=tags)
+    library.impl(name, fn, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"tried_tags::{name}", torch.empty_like, lib=library)
+    return library
+
+
+def test_what_an_op_says_of_itself_is_tried() -> None:
+    """A tag of PyTorch makes a rule; that of somebody else's op may be wrong, and its name says nothing."""
+    x = torch.randn(8, 6)
+    pointwise = (torch.Tag.pointwise,)
+    kept = [
+        _tagged("tanh_twice", lambda x: x.tanh().tanh(), pointwise),
+        _tagged("along", lambda x: x.cumsum(0), pointwise),
+        _tagged("hardswish", lambda x: x.cumsum(0), ()),
+    ]
+    plan = sw.plan(lambda x: torch.ops.tried_tags.tanh_twice(x), x, mesh="d=2", hardware="virtual")
+    (trusted,) = trusted_rules(plan.source.graph)
+    assert trusted.origin == "made from the tags and the schema of tried_tags::tanh_twice"
+    assert trusted.tries > 0
+    with pytest.raises(RuleError, match=r"the rule of tried_tags.along does not hold"):
+        sw.plan(lambda x: torch.ops.tried_tags.along(x), x, mesh="d=2", hardware="virtual")
+    plan = sw.plan(lambda x: torch.ops.tried_tags.hardswish(x), x, mesh="d=2", hardware="virtual")
+    assert "tried_tags.hardswish has no rule" in plan.notes[0]
+    torch.testing.assert_close(plan(x), x.cumsum(0))
+    del kept
+
+
 def test_the_house_trusts_itself() -> None:
     strangers = {record.name: record.origin for record in registry.records() if record.origin}
     assert strangers == {}
