@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from ..errors import SpecError
 from .axes import Axes, AxisRef
 from .mesh import DeviceMesh
-from .sharding import ShardingSpec, partial_text
+from .sharding import ShardingSpec
 
 ONE_HOLDS = ("sum", "prod")
 """Kinds in which one device of a group holds the array; in a max, a min or an average all do."""
@@ -67,16 +67,16 @@ def check_pending(spec: ShardingSpec, dtype: str) -> None:
         help = "keep one of the two"
     else:
         return
-    raise SpecError(fact, rows=[("spec", str(spec)), ("pending", partial_text(spec.partial))], help=help)
+    raise SpecError(fact, rows=[("spec", str(spec))], help=help)
 
 
 def _meaningless(kind: str, dtype: str) -> str:
     if dtype.startswith("f8"):
         return "there is no arithmetic in 8 bits"
     if dtype == "bool" and kind in ("sum", "avg"):
-        return "the sum or average of truth values is none"
+        return "the sum or average of truth values is no truth value"
     if kind == "avg" and dtype[0] in "iu":
-        return "the average of whole numbers is none"
+        return "the average of whole numbers need not be one"
     if kind in ("max", "min") and dtype[0] == "c":
         return "complex numbers have no order"
     return ""
