@@ -7,9 +7,10 @@
 
 One AdamW step of ``--layers`` decoder blocks between embedding and head, bf16, batch 8 x 4096.  All seconds are CPU
 seconds of one core.  The first table is `sw.plan`, from the model to a priced plan, recipes tried beside it; `call with
-proof` goes on until its Program is proven; `capture` there is a part of that, taken by itself.  The second is another part, the planner: `seconds` without capture, recipes
-and lowering; `gap` is how far the plan may lie above the best, `peak` the most memory that the process
-held so far, `holds` what the plan holds on a device.  Every plan is lowered and priced again from its Program.
+proof` goes on until its Program is proven; `capture` is a part of the call, taken by itself.  The second is another
+part, the planner: `seconds` without capture, recipes and lowering; `gap` is how far the plan may lie above the best,
+`peak` the most memory that the process held so far, `holds` what the plan holds on a device.  Every plan is lowered and
+priced again from its Program.
 Without arguments it ends with what depth costs: 4, 32 and 128 layers by turns.
 """
 

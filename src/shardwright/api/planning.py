@@ -16,6 +16,7 @@ from ..cost.files import preset_names
 from ..cost.hardware import hardware_of
 from ..cost.machine import Hardware
 from ..discover.on_demand.learn import learn_ops
+from ..discover.on_demand.rule_trial import trusted_rules
 from ..errors import GraphError, PlanInfeasible, RankError, ShardwrightError, SpecError
 from ..frontends.base import Source, capture_source
 from ..ir.digest import program_hash
@@ -47,10 +48,15 @@ class Learning:
     rule_book: str | Path | None = None
 
     def run(self, graph: Graph) -> tuple[str, ...]:
-        """Look at the ops of a program; notes about what was found."""
-        if not self.learn and self.rule_book is None:
-            return ()
-        return learn_ops(graph, self.rule_book, self.learn)
+        """Look at the ops of a program; notes about what was found.
+
+        Rules that did not come with the project, learned ones among them, are tried: a false one is refused.
+        """
+        notes: tuple[str, ...] = ()
+        if self.learn or self.rule_book is not None:
+            notes = learn_ops(graph, self.rule_book, self.learn)
+        trusted_rules(graph)
+        return notes
 
 
 def plan(

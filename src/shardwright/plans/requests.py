@@ -26,6 +26,7 @@ from ..ir.graph import Graph
 from ..ir.json import take
 from ..spec.axes import AxisRef, is_prefix
 from ..spec.mesh import DeviceMesh
+from ..spec.pending import check_pending
 from ..spec.sharding import P, ShardingSpec
 from .amounts import amount_text, read_bytes
 
@@ -174,6 +175,14 @@ class Request:
             replace(self, says=(graph.values[value].name, str(spec)), spec=None, pins={value: spec})
             for value, spec in self.pins.items()
         ]
+
+    def check_pending(self, graph: Graph) -> None:
+        """Raise where a tensor is wanted pending in a way that its element type has no meaning for."""
+        for value, spec in (*self.pins.items(), *((graph.outputs[i], spec) for i, spec in self.outs.items())):
+            try:
+                check_pending(spec, graph.type(value).dtype)
+            except ShardwrightError as error:
+                raise error.add("for", f"{graph.values[value].name}: {graph.type(value)}, by {self}") from None
 
     def moved(self, values: Mapping[int, int]) -> Request:
         """The same of a graph whose values have other numbers."""

@@ -144,8 +144,6 @@ class _Structure:
             _need(0 <= value < len(program.values), f"output {i} does not exist")
             local = program.values[value]
             _need(value not in self.offsets, f"output {i} differs from device to device", ("output", f"%{local.name}"))
-            pending = [axis for axis, _ in local.spec.partial if axis.size > 1]
-            _need(not pending, f"output {i} is still pending", ("output", f"%{local.name}: {local}"))
         targets = [i for i, _ in program.updates]
         _need(len(set(targets)) == len(targets), "an input is updated twice")
         for i, o in program.updates:
