@@ -206,10 +206,13 @@ def _make(op: str) -> OpRecord | None:
 OperandTypes = tuple[TensorType | tuple[TensorType, ...] | None, ...]
 
 
-def parts(op: str, attrs: Attrs, operands: OperandTypes) -> Graph | None:
-    """What an op is made of, as its framework says; None if it does not.  See ``form(parts)`` in `lower.forms`."""
+def parts(op: str, attrs: Attrs, operands: OperandTypes, results: tuple[TensorType, ...] | None = None) -> Graph | None:
+    """What an op is made of, as its framework says; None if it does not.  See ``form(parts)`` in `lower.forms`.
+
+    With ``results`` it gives these types, as the op does; else what its parts happen to compute in.
+    """
     for framework in _frameworks():
-        found: Graph | None = framework.parts(op, attrs, operands)
+        found: Graph | None = framework.parts(op, attrs, operands, results)
         if found is not None:
             return found
     return None
@@ -225,7 +228,7 @@ def _of_frontends(module: str) -> list[str]:
 
 @cache
 def _frameworks() -> tuple[Any, ...]:
-    """Modules with ``describe(op) -> OpFacts | None`` and ``parts(op, attrs, operands) -> Graph | None``."""
+    """Modules with ``describe(op) -> OpFacts | None`` and ``parts(op, attrs, operands, results) -> Graph | None``."""
     found = []
     for name in dict.fromkeys((*_of_frontends("describe"), *(point.value for point in entry_points(group=OPERATORS)))):
         try:

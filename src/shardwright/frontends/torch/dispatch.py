@@ -15,6 +15,7 @@ from ...ir.graph import Operand, SourceLine, TensorType
 from .aliasing import Record, View, read, write
 from .answers import Answers
 from .dtypes import dtype_name, tensor_type
+from .half_types import as_computed
 from .private import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -159,6 +160,8 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if form.name == "aten._local_scalar_dense" and isinstance(made, bool | int | float):
             return made
         results = list(_results(made, form, self))
+        if "output_mask" in attrs:  # fake tensors may give what devices do not, where it was not asked for
+            results = [result if wanted else None for result, wanted in zip(results, attrs["output_mask"], strict=True)]
         types = [tensor_type(result) for result in results if result is not None]
         self._canonical(form, attrs, operands, types)
         if form.is_view:
@@ -314,7 +317,7 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
         try:
-            return func(*args, **kwargs)
+            return as_computed(signature(func).name, args, func(*args, **kwargs))
         except (DataDependentOutputException, DynamicOutputShapeException):
             name = signature(func).name
             if name == "aten._local_scalar_dense":
