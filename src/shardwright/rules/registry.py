@@ -15,6 +15,7 @@ import importlib
 import logging
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -276,7 +277,8 @@ def node_rule(graph: Graph, node: Node) -> OpShardingRule:
     results = tuple(graph.values[value].type.shape for value in node.results)
     record = lookup(node.op)
     slots = slots_of(node.operands)
-    key = (node.op, operands, results, node.attrs, slots)
+    booleans = tuple(graph.type(value).dtype == "bool" for value in node.results)
+    key = (node.op, operands, results, node.attrs, slots, booleans)
     found = _by_signature.get(key)
     if found is None:
         try:
@@ -284,5 +286,17 @@ def node_rule(graph: Graph, node: Node) -> OpShardingRule:
         except ShardwrightError as error:
             where = f"{node.op}   at {node.source}" if node.source else node.op
             raise error.add("op", where) from None
+        if any(booleans):
+            found = _without_sums(found, booleans)
         _by_signature[key] = found
     return found
+
+
+def _without_sums(rule: OpShardingRule, booleans: Sequence[bool]) -> OpShardingRule:
+    """The rule of a call with boolean results: a sum of booleans is an "or", and parts of one do not add up."""
+    sums = {f for result, is_bool in zip(rule.reductions, booleans) if is_bool for f, kind in result if kind == "sum"}
+    if not sums:
+        return rule
+    factors = tuple(replace(factor, whole=True) if f in sums else factor for f, factor in enumerate(rule.factors))
+    reductions = tuple(tuple(pair for pair in result if pair[0] not in sums) for result in rule.reductions)
+    return replace(rule, factors=factors, reductions=reductions)

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...errors import SpecError
+
 Array = NDArray[Any]
 
 _COMBINE = {"sum": np.add, "avg": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
@@ -22,7 +24,9 @@ class NumpyArrays:
     def combine(self, kind: str, parts: Sequence[Array]) -> Array:
         ufunc = _COMBINE[kind]
         if parts[0].dtype == bool and kind in ("sum", "avg"):
-            raise TypeError("a pending sum of booleans has no meaning")
+            raise SpecError(
+                "a pending sum of booleans has no meaning", help="convert it to integers before it is summed"
+            )
         total = parts[0]
         for part in parts[1:]:
             total = ufunc(total, part)

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from ...errors import SpecError
+
 _COMBINE: dict[str, Any] = {
     "sum": torch.add, "avg": torch.add, "max": torch.maximum, "min": torch.minimum, "prod": torch.mul,
 }  # fmt: skip
@@ -27,7 +29,9 @@ class TorchArrays:
 
     def combine(self, kind: str, parts: Sequence[Any]) -> Any:
         if parts[0].dtype == torch.bool and kind in ("sum", "avg"):
-            raise TypeError("a pending sum of booleans has no meaning")
+            raise SpecError(
+                "a pending sum of booleans has no meaning", help="convert it to integers before it is summed"
+            )
         add = _COMBINE[kind]
         total = parts[0]
         for part in parts[1:]:
