@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from typing import Any
 
 import pytest
@@ -22,9 +23,11 @@ pytest.importorskip("expecttest")
 from shardwright.discover.book.torch import made_ops, only_claims, written_ops  # noqa: E402
 from shardwright.discover.book.torch_calls import AtenCall, Calls, calls_of, quiet  # noqa: E402
 from shardwright.discover.book.torch_mesh import Split, computed  # noqa: E402
-from shardwright.errors import RuleError  # noqa: E402
-from shardwright.frontends.torch import run_graph, tensor_type  # noqa: E402
+from shardwright.errors import RuleError, ShardwrightError  # noqa: E402
+from shardwright.frontends.torch import capture, run_graph, tensor_type, torch_dtype  # noqa: E402
 from shardwright.frontends.torch.parts import PARTS  # noqa: E402
+from shardwright.frontends.torch.signatures import find_op, signature  # noqa: E402
+from shardwright.ir.graph import Graph  # noqa: E402
 from shardwright.rules.registry import lookup, parts  # noqa: E402
 from shardwright.spec.rule import OpShardingRule  # noqa: E402
 
@@ -47,6 +50,7 @@ def test_rules_by_execution() -> None:
         claims_hold(ops)
     for op in sorted(PARTS):
         parts_are_the_op(op)
+    types_are_those_of_pytorch()
 
 
 def claims_hold(ops: Iterable[str]) -> None:
@@ -62,17 +66,18 @@ def claims_hold(ops: Iterable[str]) -> None:
     assert runs > 500
 
 
-def narrow(call: AtenCall) -> AtenCall:
-    """The same call in float32."""
+def narrow(call: AtenCall, name: str = "f32", only: int | None = None) -> AtenCall:
+    """The same call in another type; with ``only`` one operand of it, the others in float32."""
 
-    def cast(x: Any) -> Any:
+    def cast(x: Any, dtype: Any) -> Any:
         if isinstance(x, list):
-            return [cast(item) for item in x]
-        return x.float() if isinstance(x, torch.Tensor) and x.dtype == torch.float64 else x
+            return [cast(item, dtype) for item in x]
+        return x.to(dtype) if isinstance(x, torch.Tensor) and x.dtype == torch.float64 else x
 
-    attrs = {name: "f32" if value == "f64" else value for name, value in call.attrs.items()}
-    results = tuple(replace(result, dtype="f32") if result.dtype == "f64" else result for result in call.results)
-    return AtenCall(call.op, attrs, tuple(map(cast, call.operands)), results, call.label)
+    attrs = {key: name if value == "f64" else value for key, value in call.attrs.items()}
+    results = tuple(replace(result, dtype=name) if result.dtype == "f64" else result for result in call.results)
+    wanted = [torch_dtype(name if only in (None, i) else "f32") for i in range(len(call.operands))]
+    return AtenCall(call.op, attrs, tuple(map(cast, call.operands, wanted)), results, call.label)
 
 
 def type_of(operand: Any) -> Any:
@@ -98,14 +103,70 @@ def parts_are_the_op(op: str) -> None:
     for call in calls:
         for given in (call, narrow(call)):
             with quiet():
-                types = tuple(map(type_of, given.operands))
-                inner = parts(op, tuple(sorted(given.attrs.items())), types)
-                assert inner is not None
-                made = run_graph(inner, given.tensors)
                 whole = computed(given)
+                made = run_graph(parts_graph_of(given, whole), given.tensors)
             for found, expected in zip(made, whole, strict=True):
                 torch.testing.assert_close(found, expected, rtol=1e-10 if given is call else 1e-4,
                                            atol=1e-10 if given is call else 1e-4, equal_nan=True)  # fmt: skip
+
+
+def parts_graph_of(call: AtenCall, whole: Iterable[Any]) -> Graph:
+    types = tuple(map(type_of, call.operands))
+    inner = parts(call.op, tuple(sorted(call.attrs.items())), types, tuple(map(tensor_type, whole)))
+    assert inner is not None
+    return inner
+
+
+HALF = [(name, only) for name in ("bf16", "f16") for only in (None, 0)]
+"""All operands in a half type, or the first alone."""
+
+
+def types_are_those_of_pytorch() -> None:
+    """What capture says of a call in half types, mixed ones too, is what PyTorch gives; so are the op's parts.
+
+    But for one thing: an op is not held to a call that it refuses in these types.
+    """
+    tried, faults = 0, []
+    for op, calls in every_call().items():
+        for call, (name, only) in product(calls, HALF):
+            given = narrow(call, name, only)
+            with quiet():
+                try:
+                    whole = computed(given)
+                except (RuntimeError, TypeError, ValueError, NotImplementedError):
+                    continue
+                if not any(made.numel() and made.is_floating_point() for made in whole):
+                    continue
+                try:
+                    said = said_by_capture(given)
+                except (ShardwrightError, RuntimeError):
+                    continue
+                if op in PARTS and asks_for_parts(given):
+                    graph = parts_graph_of(given, whole)
+                    assert [graph.type(v) for v in graph.outputs] == list(map(tensor_type, whole)), op
+            tried += 1
+            found = [made.dtype for made in whole]
+            if said != found:
+                faults.append(f"{op} {name} {only}: {said}, where PyTorch gives {found}")
+    assert not faults, "\n".join(faults)
+    assert tried > 2000
+
+
+def said_by_capture(call: AtenCall) -> list[Any]:
+    """The types of a call's results while it is captured."""
+    form = signature(find_op(call.op))
+    attrs = {key: value for key, value in call.attrs.items() if key != "absent"}
+
+    def run(*tensors: Any) -> Any:
+        return form.join(attrs)(call.filled(tensors))
+
+    made = capture(run, *call.tensors).graph
+    return [torch_dtype(made.type(value).dtype) for value in made.outputs]
+
+
+def test_ops_with_parts_mean_their_parts() -> None:
+    """An op that a rule's word stands for could not be proven where it is lowered to its parts."""
+    assert not [op for op in PARTS if lookup(op).meaning == "by rule"]
 
 
 def test_a_wrong_rule_is_noticed() -> None:

@@ -51,7 +51,7 @@ def take_grad(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
     inside = (at >= 0) & (at < rows)
     made = np.zeros((2, rows, width))
     for part, numbers in zip(made, (grad.residue, grad.height)):
-        np.add.at(part, at[inside], numbers.reshape(-1, width)[inside])
+        np.add.at(part, at[inside], numbers.reshape(len(at), width)[inside])
     return FieldArray(field.mod(made[0]), made[1])
 
 

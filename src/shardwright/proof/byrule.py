@@ -48,7 +48,8 @@ def same(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
 def in_parts(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
     """What the op is made of, evaluated on these operands."""
     dtype = call.results[0].dtype
-    graph = parts(call.op, tuple(sorted(call.attrs.items())), tuple(_type(o, dtype) for o in operands))
+    types = tuple(_type(o, dtype) for o in operands)
+    graph = parts(call.op, tuple(sorted(call.attrs.items())), types, tuple(call.results))
     if graph is None:
         return opaque(field, call, operands)
     values: dict[int, Any] = dict(zip(graph.inputs, _flat(operands)))

@@ -270,15 +270,16 @@ def _scatter(sizes: Sizes, call: _Call) -> None:
 def _parts(sizes: Sizes, call: _Call) -> None:
     """What its parts hold on to."""
     frozen = tuple(sorted(call.attrs.items()))
-    graph = parts(call.op, frozen, tuple(tuple(o) if isinstance(o, list) else o for o in call.operands))
+    operands = tuple(tuple(o) if isinstance(o, list) else o for o in call.operands)
+    graph = parts(call.op, frozen, operands, tuple(call.results))
     if graph is None:
         return _opaque(sizes, call)
     for node in graph.nodes:
-        operands = [
+        given = [
             [graph.type(v) for v in o] if isinstance(o, tuple) else None if o is None else graph.type(o)
             for o in node.operands
         ]
-        sizes.call(node.op, dict(node.attrs), operands, graph.types(node.results))
+        sizes.call(node.op, dict(node.attrs), given, graph.types(node.results))
     return None
 
 

@@ -27,7 +27,7 @@ def parts_of(graph: Graph, node: Node) -> Graph | None:
         else graph.type(operand)
         for operand in node.operands
     )
-    found = parts(node.op, node.attrs, types)
+    found = parts(node.op, node.attrs, types, tuple(graph.types(node.results)))
     if found is not None and [found.type(value) for value in found.outputs] != list(graph.types(node.results)):
         raise GraphError(
             "the parts of an op do not give what it gives",

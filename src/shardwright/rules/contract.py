@@ -73,7 +73,7 @@ def tensordot(call: Call) -> str:
 
 @rule("einsum", cost="matmul", meaning="contract")
 def einsum(call: Call) -> str:
-    """An equation is a rule already; letters become factors.  A diagonal (``ii``) has no rule."""
+    """An equation is a rule already; letters become factors.  Those of a diagonal (``ii``) are whole."""
     equation = call.attr("equation").replace(" ", "")
     inputs, _, output = equation.partition("->")
     if "->" not in equation:
@@ -81,9 +81,16 @@ def einsum(call: Call) -> str:
         letters = inputs.replace(",", "").replace(".", "")
         once = sorted(letter for letter in set(letters) if letters.count(letter) == 1)
         output = ("..." if "..." in inputs else "") + "".join(once)
-    operands = [_tensor(_letters(term)) for term in inputs.split(",")]
-    text = f"{', '.join(operands)} -> {_tensor(_letters(output))}"
-    count = len(operands)
+    terms = [_letters(term) for term in inputs.split(",")]
+    diagonal: dict[str, None] = {}
+    for term in terms:
+        for at, name in enumerate(term):
+            if name in term[:at]:
+                term[at] = f"{name}{at}"
+                diagonal |= dict.fromkeys((name, term[at]))
+    text = f"{', '.join(map(_tensor, terms))} -> {_tensor(_letters(output))}"
+    text = " ; ".join([text, *(f"{name}: whole" for name in diagonal)])
+    count = len(terms)
     linear = [", ".join("P(sum)" if i == j else "R" for j in range(count)) + " -> P(sum)" for i in range(count)]
     return " ; ".join([text, *linear])
 

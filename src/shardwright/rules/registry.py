@@ -238,10 +238,13 @@ def _make(op: str) -> OpRecord | None:
 OperandTypes = tuple[TensorType | tuple[TensorType, ...] | None, ...]
 
 
-def parts(op: str, attrs: Attrs, operands: OperandTypes) -> Graph | None:
-    """What an op is made of, as its framework says; None if it does not.  See ``form(parts)`` in `lower.forms`."""
+def parts(op: str, attrs: Attrs, operands: OperandTypes, results: tuple[TensorType, ...] | None = None) -> Graph | None:
+    """What an op is made of, as its framework says; None if it does not.  See ``form(parts)`` in `lower.forms`.
+
+    With ``results`` it gives these types, as the op does; else what its parts happen to compute in.
+    """
     for framework in _frameworks():
-        found: Graph | None = framework.parts(op, attrs, operands)
+        found: Graph | None = framework.parts(op, attrs, operands, results)
         if found is not None:
             return found
     return None
@@ -257,7 +260,7 @@ def _of_frontends(module: str) -> list[str]:
 
 @cache
 def _frameworks() -> tuple[Any, ...]:
-    """Modules with ``describe(op) -> OpFacts | None`` and ``parts(op, attrs, operands) -> Graph | None``."""
+    """Modules with ``describe(op) -> OpFacts | None`` and ``parts(op, attrs, operands, results) -> Graph | None``."""
     found = []
     for name in dict.fromkeys((*_of_frontends("describe"), *(point.value for point in entry_points(group=OPERATORS)))):
         try:
@@ -316,7 +319,8 @@ def node_rule(graph: Graph, node: Node) -> OpShardingRule:
     results = tuple(graph.values[value].type.shape for value in node.results)
     record = lookup(node.op)
     slots = slots_of(node.operands)
-    key = (node.op, operands, results, node.attrs, slots)
+    booleans = tuple(graph.type(value).dtype == "bool" for value in node.results)
+    key = (node.op, operands, results, node.attrs, slots, booleans)
     found = _by_signature.get(key)
     if found is None:
         try:
@@ -324,5 +328,17 @@ def node_rule(graph: Graph, node: Node) -> OpShardingRule:
         except ShardwrightError as error:
             where = f"{node.op}   at {node.source}" if node.source else node.op
             raise error.add("op", where) from None
+        if any(booleans):
+            found = _without_sums(found, booleans)
         _by_signature[key] = found
     return found
+
+
+def _without_sums(rule: OpShardingRule, booleans: Sequence[bool]) -> OpShardingRule:
+    """The rule of a call with boolean results: a sum of booleans is an "or", and parts of one do not add up."""
+    sums = {f for result, is_bool in zip(rule.reductions, booleans) if is_bool for f, kind in result if kind == "sum"}
+    if not sums:
+        return rule
+    factors = tuple(changed(factor, whole=True) if f in sums else factor for f, factor in enumerate(rule.factors))
+    reductions = tuple(tuple(pair for pair in result if pair[0] not in sums) for result in rule.reductions)
+    return changed(rule, factors=factors, reductions=reductions)

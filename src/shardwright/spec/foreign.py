@@ -28,7 +28,8 @@ def read_foreign(spec: Any, mesh: DeviceMesh, rank: int) -> tuple[list[Any], Any
     if entries and all(hasattr(entry, "is_shard") for entry in entries):
         return _from_placements(entries, mesh, rank)
     dims = ["?" if type(entry).__name__ == "UnconstrainedSingleton" else entry for entry in entries]
-    return dims, tuple(getattr(spec, "unreduced", None) or ())
+    kind = str(getattr(getattr(spec, "unreduced_kind", None), "name", "sum")).lower()
+    return dims, [(axis, kind) for axis in sorted(getattr(spec, "unreduced", None) or (), key=str)]
 
 
 def _from_placements(placements: Sequence[Any], mesh: DeviceMesh, rank: int) -> tuple[list[Any], Any]:

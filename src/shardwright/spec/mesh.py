@@ -242,8 +242,8 @@ def _read_axes(
         names = axes.mesh_dim_names or tuple(f"dim_{i}" for i in range(len(grid.shape)))
         ids = tuple(int(device) for device in grid.flatten().tolist())
         return tuple(int(size) for size in grid.shape), tuple(names), ids
-    if hasattr(axes, "axis_names") and hasattr(axes, "devices"):  # jax.sharding.Mesh
-        grid = axes.devices
+    grid = _devices(axes)
+    if hasattr(axes, "axis_names") and grid is not None:  # jax.sharding.Mesh
         ids = tuple(int(getattr(device, "id", i)) for i, device in enumerate(grid.flatten()))
         return tuple(int(size) for size in grid.shape), tuple(axes.axis_names), ids
     if hasattr(axes, "axis_names") and hasattr(axes, "axis_sizes"):  # jax.sharding.AbstractMesh
@@ -252,6 +252,14 @@ def _read_axes(
         f"cannot read a mesh from {type(axes).__name__}",
         help='write DeviceMesh("dp=2, tp=4"), DeviceMesh((2, 4), ("dp", "tp")) or DeviceMesh({"dp": 2})',
     )
+
+
+def _devices(mesh: Any) -> Any:
+    """The devices of JAX's mesh; an abstract one raises an error of its own when it is asked."""
+    try:
+        return getattr(mesh, "devices", None)
+    except Exception:
+        return None
 
 
 def _check(shape: tuple[int, ...], names: tuple[str, ...], ids: tuple[int, ...] | None) -> None:

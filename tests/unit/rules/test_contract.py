@@ -9,6 +9,7 @@ import pytest
 
 from by_execution import check, text
 from shardwright.errors import RuleError
+from shardwright.rules import sharding_rule
 
 A = np.arange(24.0).reshape(2, 4, 3) % 5
 B = np.arange(36.0).reshape(2, 3, 6) % 7
@@ -74,9 +75,11 @@ def test_einsum(equation: str, operands: Any, result: Any, rule: str) -> None:
     assert rule_of("einsum", operands, result, equation=equation) == rule
 
 
-def test_a_diagonal_has_no_rule() -> None:
-    with pytest.raises(RuleError, match="factor 'i' stands twice in one tensor"):
-        rule_of("einsum", [(3, 3)], (3,), equation="ii->i")
+def test_the_dims_of_a_diagonal_are_whole() -> None:
+    for equation, operand, result in (("ii->i", (3, 3), (3,)), ("iij->j", (3, 3, 2), (2,))):
+        rule = sharding_rule("einsum", [operand], [result], {"equation": equation})
+        assert {factor.name for factor in rule.factors if factor.whole} == {"i", "i1"}
+        assert not rule.reduced
 
 
 def test_outer_and_vdot() -> None:

@@ -288,6 +288,35 @@ def test_a_program_with_several_results_lists_and_created_values() -> None:
     check_program(f, args, "x=3", ("[x, _]", "[_, x]"))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("norm", ["layer", "group", "batch"])
+@pytest.mark.parametrize("wide", [False, True], ids=["half parameters", "float32 parameters"])
+def test_norms_in_half_types(norm: str, dtype: Any, wide: bool) -> None:
+    """Statistics are float32 between ops; a CPU's kernels take and give them as eager PyTorch has them."""
+
+    def f(x: Any, w: Any, b: Any) -> Any:
+        x, w, b = (t.detach().requires_grad_() for t in (x, w, b))
+        if norm == "layer":
+            made = torch.nn.functional.layer_norm(x, (4,), w, b)
+        elif norm == "group":
+            made = torch.nn.functional.group_norm(x, 2, w, b)
+        else:
+            made = torch.nn.functional.batch_norm(x, None, None, w, b, training=True)
+        return (made.detach(), *torch.autograd.grad(made.square().sum(), (x, w, b)))
+
+    args = [torch.randn(6, 4, 4).to(dtype), *(torch.randn(4).to(torch.float32 if wide else dtype) for _ in range(2))]
+    for specs in (("[d, _, _]", None, None), ("[_, d, _]", None, None), ("[_, _, d]", "[d]", None)):
+        for mesh in ("d=2", "d=3"):
+            program = lowered(f, args, mesh, specs)
+            shards = [scatter(arg, program.values[value].spec) for arg, value in zip(args, program.inputs)]
+            found = in_lockstep(program, shards)
+            for i, (value, whole) in enumerate(zip(program.outputs, f(*args))):
+                local = program.values[value]
+                parts = [outputs[i] for outputs in found]
+                near = 4 * torch.finfo(dtype).eps  # sums in another order are rounded otherwise
+                torch.testing.assert_close(assemble(parts, local.spec, local.type.shape), whole, rtol=near, atol=near)
+
+
 @settings(max_examples=30)
 @given(st.integers(0, 7), st.integers(1, 7), st.sampled_from(SPECS[:8]), st.sampled_from(["[_]", "[a]", "[b]", None]))
 def test_uneven_and_empty_shards(rows: int, columns: int, spec: str, other: str | None) -> None:

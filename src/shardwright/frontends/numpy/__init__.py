@@ -12,6 +12,7 @@ by asking NumPy, on arrays without elements) and writes down an op.  What NumPy 
 | `tracer` | `Tracer`: attributes, operators, methods; what needs numbers is refused |
 | `recorder`, `source`, `aliasing` | the program while it is written; the user's lines; values that share memory |
 | `registry`, `emit` | which function is traced by what; how families write ops |
+| `replicated` | functions of `numpy.linalg` without a rule, one op each, on whole arrays |
 | `define`, `ops/` | `op`: an op in one place; those of ours that are written so, one file each |
 | `ufuncs`, `contractions`, `reductions`, `norms` | families of functions: those that compute |
 | `shaping`, `joining`, `selecting`, `creating`, `indexing` | families of functions: those that arrange |

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...errors import SpecError
 from .dtypes import dtype_name
 
 Array = NDArray[Any]
@@ -24,7 +25,9 @@ class NumpyArrays:
     def combine(self, kind: str, parts: Sequence[Array]) -> Array:
         ufunc = _COMBINE[kind]
         if parts[0].dtype == bool and kind in ("sum", "avg"):
-            raise TypeError("a pending sum of booleans has no meaning")
+            raise SpecError(
+                "a pending sum of booleans has no meaning", help="convert it to integers before it is summed"
+            )
         total = parts[0]
         for part in parts[1:]:
             total = ufunc(total, part)

@@ -15,6 +15,7 @@ from ...errors import GraphError, UnknownOpError, near_misses
 from ...ir.graph import Graph, TensorType
 from .dtypes import Array, numpy_dtype, tensor_type
 from .kernels import KERNELS
+from .replicated import kernel_of
 
 Prepared = Callable[[Sequence[Any]], tuple[Array, ...]]
 
@@ -27,7 +28,7 @@ def prepare(op: str, attrs: Mapping[str, Any], results: Sequence[TensorType]) ->
     >>> double([x, x])
     (array([0., 2., 4.]),)
     """
-    make = KERNELS.get(op)
+    make = KERNELS.get(op) or kernel_of(op)
     if make is None:
         raise UnknownOpError(
             f"NumPy cannot compute op {op!r}",

@@ -53,8 +53,8 @@ def implements(*names: str) -> Callable[[F], F]:
 
 
 def hook(name: str) -> Callable[[F], F]:
-    """Enter what a tracer calls by this name: ``ufunc``, ``getitem``, ``setitem``, ``fit_in_place``, or, for views,
-    ``refresh`` and ``write``."""
+    """Enter what a tracer calls by this name: ``ufunc``, ``getitem``, ``setitem``, ``fit_in_place``, ``replicated``,
+    or, for views, ``refresh`` and ``write``."""
 
     def register(handler: F) -> F:
         _hooks[name] = handler
@@ -86,7 +86,10 @@ def call_function(function: Callable[..., Any], args: tuple[Any, ...], kwargs: d
     """Trace one call of a NumPy function."""
     found = _functions.get(function)
     if found is None:
-        raise place(_unknown(function))
+        made = _hooks["replicated"](function, args, kwargs)
+        if made is NotImplemented:
+            raise place(_unknown(function))
+        return made
     handler, signature = found
     kwargs = {key: value for key, value in kwargs.items() if value is not np._NoValue}
     extra = [key for key in kwargs if key not in signature.parameters]

@@ -20,6 +20,7 @@ draws of a program, ``channels`` says how many a grouped convolution has in all,
 | `answers` | what calls return, asked once for equal ones |
 | `signatures`, `sizes`, `dtypes` | operand or attribute; sizes that differ on a shard; names of element types |
 | `neutral`, `attention`, `constraint` | what keeps a program independent of devices; ops of our own |
+| `half_types` | what ops give in half types, where devices and fake tensors disagree: statistics of norms |
 | `random` | random numbers by key, step and place; PyTorch's random ops in terms of them |
 | `describe`, `parts` | for the rule book: what PyTorch says of an operator, and what ops are made of |
 | `optimizers` | SGD, Adam and AdamW as tensor operations |

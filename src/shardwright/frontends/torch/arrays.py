@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ...errors import SpecError
 from .dtypes import dtype_name
 
 _COMBINE: dict[str, Any] = {
@@ -29,7 +30,9 @@ class TorchArrays:
 
     def combine(self, kind: str, parts: Sequence[Any]) -> Any:
         if parts[0].dtype == torch.bool and kind in ("sum", "avg"):
-            raise TypeError("a pending sum of booleans has no meaning")
+            raise SpecError(
+                "a pending sum of booleans has no meaning", help="convert it to integers before it is summed"
+            )
         add = _COMBINE[kind]
         total = parts[0]
         for part in parts[1:]:

@@ -16,6 +16,7 @@ from ...ir.graph import Graph, TensorType
 from . import attention as _attention  # noqa: F401  registers operators
 from . import random as _random  # noqa: F401  registers kernels
 from .dtypes import tensor_type, torch_dtype
+from .half_types import STATISTICS, half_norm
 from .kernels import KERNELS, ON_NOTHING, on_nothing
 from .signatures import find_op, signature
 from .sizes import local_sizes, operand_sizes
@@ -52,6 +53,8 @@ def prepare(op: str, attrs: Mapping[str, Any], results: Sequence[TensorType], de
             return form.join(sizes(attrs, operands), device)(whole)
 
     neutral = ON_NOTHING.get(op)
+    if op in STATISTICS:
+        call = _with_statistics(op, call)
 
     def run(operands: Sequence[Any]) -> tuple[Any, ...]:
         if neutral is not None and any(isinstance(x, torch.Tensor) and not x.numel() for x in operands):
@@ -63,6 +66,24 @@ def prepare(op: str, attrs: Mapping[str, Any], results: Sequence[TensorType], de
         for item in made:
             flat.extend(item) if isinstance(item, list | tuple) else flat.append(item)
         return tuple(item for i, item in enumerate(flat) if i not in absent) if absent else tuple(flat)
+
+    return run
+
+
+def _with_statistics(op: str, call: Callable[[Sequence[Any]], Any]) -> Callable[[Sequence[Any]], Any]:
+    """The call, with statistics in the type that the device's kernel keeps them in."""
+
+    def run(operands: Sequence[Any]) -> Any:
+        types = [None if x is None else tensor_type(x) for x in operands]
+        norm = half_norm(op, types, _device(operands, torch.device("cpu")).type)
+        if norm is None:
+            return call(operands)
+        statistics, kind = norm[0], torch_dtype(norm[1])
+        given = [x if x is None else x.contiguous() for x in operands]
+        for i in statistics.operands:
+            given[i] = operands[i].to(kind)
+        made = call(given)
+        return [None if x is None else x.float() if i in statistics.results else x for i, x in enumerate(made)]
 
     return run
 

@@ -104,8 +104,13 @@ def _gradient_of_pointwise(op: Any, short: str) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def parts(name: str, attrs: Attrs, operands: tuple[TensorType | tuple[TensorType, ...] | None, ...]) -> Graph | None:
+def parts(
+    name: str,
+    attrs: Attrs,
+    operands: tuple[TensorType | tuple[TensorType, ...] | None, ...],
+    results: tuple[TensorType, ...] | None = None,
+) -> Graph | None:
     """An op as a graph of simpler ones, for operands of these types; None if it is not known what it is made of."""
     if name in PARTS:
-        return parts_graph(PARTS[name], name, dict(attrs), operands)
+        return parts_graph(PARTS[name], name, dict(attrs), operands, results)
     return None

@@ -15,6 +15,7 @@ from ...ir.graph import Operand, SourceLine, TensorType
 from .aliasing import Record, View, read, write
 from .answers import Answers
 from .dtypes import dtype_name, tensor_type
+from .half_types import as_computed
 from .private import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -35,6 +36,7 @@ from .source import Scopes
 _UNRECORDED = ("prim", "profiler", "debugprims")
 _DEVICE = torch.ops.prim.device.default
 _SAME_TENSOR = ("aten.detach", "aten.alias", "aten.lift_fresh", "aten.lift")
+ATTENTION = ("aten.scaled_dot_product_attention", "shardwright.attention")
 _MAY_DO_NOTHING = ("aten.view", "aten.expand", "aten.slice.Tensor", "aten._reshape_alias", "aten.squeeze.dim")
 
 
@@ -47,6 +49,8 @@ class Interrupted(RuntimeError):
 
 
 class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    supports_higher_order_operators = True  # so that `torch.cond` and its like come here, to be refused in our words
+
     def __init__(self, recorder: Recorder, scopes: Scopes, fake: Callable[[Any], Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.recorder = recorder
@@ -59,6 +63,9 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._random_state = fresh_state()  # made here, where tensors still have numbers
         self._lines: dict[int, SourceLine | None] = {}
         self._known: dict[int, tuple[Any, Any]] = {}
+        self.attended = False
+        """Whether there was attention: how that lies in memory depends on the device, and with it what can be viewed.
+        So a view that is none here is taken for one; where it runs it may copy."""
         self._answers = Answers()
 
     # What a tensor is to the program
@@ -102,7 +109,7 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise TraceError(
                 f"{getattr(func, '__name__', func)} cannot be captured: it is no plain operator",
                 rows=self._place(),
-                help="write it with ordinary tensor operations",
+                help="write it with ordinary tensor operations: torch.where for a choice, Python's for a loop",
             )
         if func.namespace in _UNRECORDED:
             return func(*args, **kwargs)
@@ -158,7 +165,10 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._answers.remember(key, made)
         if form.name == "aten._local_scalar_dense" and isinstance(made, bool | int | float):
             return made
+        self.attended |= form.name in ATTENTION
         results = list(_results(made, form, self))
+        if "output_mask" in attrs:  # fake tensors may give what devices do not, where it was not asked for
+            results = [result if wanted else None for result, wanted in zip(results, attrs["output_mask"], strict=True)]
         types = [tensor_type(result) for result in results if result is not None]
         self._canonical(form, attrs, operands, types)
         if form.is_view:
@@ -207,6 +217,7 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for parameter in form.parameters
             if (parameter.name.startswith(prefix) if prefix else parameter.written)
         ]
+        args = (*args, *form.defaults(len(args), kwargs))  # the other form need not have the same ones
         operands, attrs = pure.split(args, {key: value for key, value in kwargs.items() if key not in written})
         if pure.random:
             (target,) = _tensors([_argument(form, args, kwargs, name) for name in written])
@@ -314,7 +325,7 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
         try:
-            return func(*args, **kwargs)
+            return as_computed(signature(func).name, args, func(*args, **kwargs))
         except (DataDependentOutputException, DynamicOutputShapeException):
             name = signature(func).name
             if name == "aten._local_scalar_dense":
@@ -338,7 +349,10 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             ) from None
         except TraceError:
             raise
-        except Exception as error:  # PyTorch's own refusal, such as of shapes that do not fit; say where
+        except Exception as error:
+            if self.attended and signature(func).name == "aten.view" and not args[0].is_contiguous():
+                return self._call(func, (args[0].contiguous(), *args[1:]), kwargs)
+            # PyTorch's own refusal, such as of shapes that do not fit; say where.
             error.add_note(
                 f"while {signature(func).name} was captured" + "".join(f", at {at}" for _, at in self._place())
             )

@@ -2,7 +2,8 @@
 
 A softmax over a dim that is split is a pending maximum, a pending sum and elementwise ops; each of these has a rule,
 so nothing is said here of devices.  A function takes what `Signature` calls operands and attributes, and is captured
-as any program is.  It must compute what the op computes, in the same precision: a test compares them.
+as any program is.  It must compute what the op computes, in the precision in which the op's kernel computes: a test
+compares them.  Its results are cast to the types of the op's.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from typing import Any
 import torch
 
 from ...errors import TraceError
-from ...ir.graph import Graph
+from ...ir.graph import Graph, TensorType
 from .dtypes import torch_dtype
+from .half_types import HALF
 
 Parts = Callable[..., Any]
 PARTS: dict[str, Parts] = {}
@@ -29,8 +31,14 @@ def parts_of(*ops: str) -> Callable[[Parts], Parts]:
     return register
 
 
-def parts_graph(function: Parts, name: str, attrs: Mapping[str, Any], operands: Sequence[Any]) -> Graph:
-    """Capture a function of the op's operands, absent ones and lists included."""
+def parts_graph(
+    function: Parts,
+    name: str,
+    attrs: Mapping[str, Any],
+    operands: Sequence[Any],
+    results: Sequence[TensorType] | None = None,
+) -> Graph:
+    """Capture a function of the op's operands, absent ones and lists included; it gives the types of ``results``."""
     from .captured import capture
 
     def fake(operand: Any) -> Any:
@@ -48,9 +56,11 @@ def parts_graph(function: Parts, name: str, attrs: Mapping[str, Any], operands: 
     def run(*tensors: Any) -> Any:
         rest = iter(tensors)
         made = function(*[None if operand is None else next(rest) for operand in given], **options)
-        if isinstance(made, torch.Tensor):
+        made = [made] if isinstance(made, torch.Tensor) else made
+        made = [item for i, item in enumerate(made) if item is not None and i not in absent]
+        if results is None:
             return made
-        return [item for i, item in enumerate(made) if item is not None and i not in absent]
+        return [item.to(torch_dtype(type.dtype)) for item, type in zip(made, results, strict=True)]
 
     try:
         return capture(run, *tensors).graph
@@ -60,7 +70,9 @@ def parts_graph(function: Parts, name: str, attrs: Mapping[str, Any], operands: 
 
 def _wide(x: Any) -> Any:
     """The precision in which kernels compute: float32 at least."""
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    if not x.is_floating_point() and not x.is_complex():
+        return x.to(torch.get_default_dtype())
+    return x.float() if x.dtype in HALF else x
 
 
 def _dims(x: Any, dim: Any) -> list[int]:
@@ -79,16 +91,14 @@ def _count(x: Any, dims: Sequence[int]) -> int:
 def softmax(x: Any, dim: int, half_to_float: bool) -> Any:
     wide = _wide(x)
     raised = torch.exp(wide - torch.amax(wide, dim, keepdim=True))
-    made = raised / torch.sum(raised, dim, keepdim=True)
-    return made if half_to_float else made.to(x.dtype)
+    return raised / torch.sum(raised, dim, keepdim=True)
 
 
 @parts_of("aten._log_softmax")
 def log_softmax(x: Any, dim: int, half_to_float: bool) -> Any:
     wide = _wide(x)
     shifted = wide - torch.amax(wide, dim, keepdim=True)
-    made = shifted - torch.log(torch.sum(torch.exp(shifted), dim, keepdim=True))
-    return made if half_to_float else made.to(x.dtype)
+    return shifted - torch.log(torch.sum(torch.exp(shifted), dim, keepdim=True))
 
 
 @parts_of("aten._safe_softmax")
@@ -103,13 +113,13 @@ def safe_softmax(x: Any, dim: int, dtype: str | None) -> Any:
 def softmax_backward(grad: Any, out: Any, dim: int, input_dtype: str) -> Any:
     wide, out = _wide(grad), _wide(out)
     product = wide * out
-    return (product - out * torch.sum(product, dim, keepdim=True)).to(torch_dtype(input_dtype))
+    return product - out * torch.sum(product, dim, keepdim=True)
 
 
 @parts_of("aten._log_softmax_backward_data")
 def log_softmax_backward(grad: Any, out: Any, dim: int, input_dtype: str) -> Any:
     wide = _wide(grad)
-    return (wide - torch.exp(_wide(out)) * torch.sum(wide, dim, keepdim=True)).to(torch_dtype(input_dtype))
+    return wide - torch.exp(_wide(out)) * torch.sum(wide, dim, keepdim=True)
 
 
 @parts_of("aten.logsumexp")
@@ -119,7 +129,7 @@ def logsumexp(x: Any, dim: Any, keepdim: bool) -> Any:
     top = torch.amax(wide, dims, keepdim=True)
     top = torch.where(torch.isfinite(top), top, torch.zeros_like(top))
     made = torch.log(torch.sum(torch.exp(wide - top), dims, keepdim=True)) + top
-    return (made if keepdim else made.squeeze(dims)).to(x.dtype)
+    return made if keepdim else made.squeeze(dims)
 
 
 # -- means ----------------------------------------------------------------------------------------------
@@ -132,7 +142,7 @@ def _mean(x: Any, dims: list[int], keepdim: bool) -> Any:
 @parts_of("aten.mean", "aten.mean.dim")
 def mean(x: Any, dim: Any = None, keepdim: bool = False, dtype: str | None = None) -> Any:
     target = x.dtype if dtype is None else torch_dtype(dtype)
-    return _mean(_wide(x.to(target)), _dims(x, dim), keepdim).to(target)
+    return _mean(_wide(x.to(target)), _dims(x, dim), keepdim)
 
 
 @parts_of("aten.var.correction")
@@ -141,12 +151,12 @@ def var(x: Any, dim: Any, correction: Any, keepdim: bool) -> Any:
     wide = _wide(x)
     away = wide - _mean(wide, dims, True)
     count = _count(x, dims) - (1 if correction is None else correction)
-    return (torch.sum(away * away, dims, keepdim=keepdim) / max(count, 0)).to(x.dtype)
+    return torch.sum(away * away, dims, keepdim=keepdim) / max(count, 0)
 
 
 @parts_of("aten.std.correction")
 def std(x: Any, dim: Any, correction: Any, keepdim: bool) -> Any:
-    return torch.sqrt(var(_wide(x), dim, correction, keepdim)).to(x.dtype)
+    return torch.sqrt(var(x, dim, correction, keepdim))
 
 
 @parts_of("aten.var_mean.correction")
@@ -191,7 +201,7 @@ def vector_norm(x: Any, ord: float, dim: Any, keepdim: bool, dtype: str | None) 
         made = torch.sqrt(torch.sum(size * size, dims, keepdim=keepdim))
     else:
         made = torch.pow(torch.sum(torch.pow(size, ord), dims, keepdim=keepdim), 1.0 / ord)
-    return made if target.is_complex else made.to(target)
+    return made
 
 
 def _reduced(each: Any, reduction: int) -> Any:
@@ -205,20 +215,20 @@ def _reduced(each: Any, reduction: int) -> Any:
 @parts_of("aten.mse_loss")
 def mse_loss(x: Any, target: Any, reduction: int) -> Any:
     away = _wide(x) - _wide(target)
-    return _reduced(away * away, reduction).to(x.dtype)
+    return _reduced(away * away, reduction)
 
 
 @parts_of("aten.smooth_l1_loss")
 def smooth_l1_loss(x: Any, target: Any, reduction: int, beta: float) -> Any:
     away = torch.abs(_wide(x) - _wide(target))
     each = torch.where(away < beta, 0.5 * away * away / beta, away - 0.5 * beta) if beta else away
-    return _reduced(each, reduction).to(x.dtype)
+    return _reduced(each, reduction)
 
 
 @parts_of("aten.huber_loss")
 def huber_loss(x: Any, target: Any, reduction: int, delta: float) -> Any:
     away = torch.abs(_wide(x) - _wide(target))
-    return _reduced(torch.where(away <= delta, 0.5 * away * away, delta * (away - 0.5 * delta)), reduction).to(x.dtype)
+    return _reduced(torch.where(away <= delta, 0.5 * away * away, delta * (away - 0.5 * delta)), reduction)
 
 
 @parts_of("aten.binary_cross_entropy_with_logits")
@@ -227,21 +237,21 @@ def bce_with_logits(x: Any, target: Any, weight: Any, pos_weight: Any, reduction
     log_weight = 1 if pos_weight is None else (pos_weight - 1) * goal + 1
     tail = torch.log1p(torch.exp(-torch.abs(wide))) + torch.clamp_min(-wide, 0)
     each = (1 - goal) * wide + log_weight * tail
-    return _reduced(each if weight is None else each * weight, reduction).to(x.dtype)
+    return _reduced(each if weight is None else each * weight, reduction)
 
 
 @parts_of("aten.binary_cross_entropy")
 def binary_cross_entropy(x: Any, target: Any, weight: Any, reduction: int) -> Any:
     wide, goal = _wide(x), _wide(target)
     each = (goal - 1) * torch.clamp_min(torch.log1p(-wide), -100) - goal * torch.clamp_min(torch.log(wide), -100)
-    return _reduced(each if weight is None else each * weight, reduction).to(x.dtype)
+    return _reduced(each if weight is None else each * weight, reduction)
 
 
 @parts_of("aten.binary_cross_entropy_backward")
 def binary_cross_entropy_backward(grad: Any, x: Any, target: Any, weight: Any, reduction: int) -> Any:
     wide = _wide(x)
     made = _share(_wide(grad), x, reduction) * (wide - _wide(target)) / torch.clamp_min((1 - wide) * wide, 1e-12)
-    return (made if weight is None else made * weight).to(x.dtype)
+    return made if weight is None else made * weight
 
 
 def _share(grad: Any, x: Any, reduction: int) -> Any:
@@ -250,20 +260,20 @@ def _share(grad: Any, x: Any, reduction: int) -> Any:
 
 @parts_of("aten.mse_loss_backward")
 def mse_loss_backward(grad: Any, x: Any, target: Any, reduction: int) -> Any:
-    return (2.0 * (_wide(x) - _wide(target)) * _share(_wide(grad), x, reduction)).to(x.dtype)
+    return 2.0 * (_wide(x) - _wide(target)) * _share(_wide(grad), x, reduction)
 
 
 @parts_of("aten.smooth_l1_loss_backward")
 def smooth_l1_loss_backward(grad: Any, x: Any, target: Any, reduction: int, beta: float) -> Any:
     away = _wide(x) - _wide(target)
     slope = torch.clamp(away / beta, -1, 1) if beta else torch.sign(away)
-    return (slope * _share(_wide(grad), x, reduction)).to(x.dtype)
+    return slope * _share(_wide(grad), x, reduction)
 
 
 @parts_of("aten.huber_loss_backward")
 def huber_loss_backward(grad: Any, x: Any, target: Any, reduction: int, delta: float) -> Any:
     away = _wide(x) - _wide(target)
-    return (torch.clamp(away, -delta, delta) * _share(_wide(grad), x, reduction)).to(x.dtype)
+    return torch.clamp(away, -delta, delta) * _share(_wide(grad), x, reduction)
 
 
 # -- negative log likelihood ----------------------------------------------------------------------------
@@ -294,10 +304,10 @@ def nll_loss(x: Any, target: Any, weight: Any, reduction: int, ignore_index: int
         shares = shares * _of_class(_wide(weight), known)
     each = torch.masked_fill(-(found * shares), ~counts, 0.0)  # sums pass this: they are pending if classes are split
     if reduction == 0 and x.dim() > 1:
-        return each.to(x.dtype), torch.zeros((), dtype=x.dtype)
+        return each, torch.zeros((), dtype=x.dtype)
     dims = list(range(each.dim()))
     total, whole = torch.sum(each, dims), torch.sum(shares, dims)
-    return (total / whole if reduction == 1 else total).to(x.dtype), whole.to(x.dtype)
+    return total / whole if reduction == 1 else total, whole
 
 
 @parts_of("aten.nll_loss_backward", "aten.nll_loss2d_backward")
@@ -313,7 +323,7 @@ def nll_loss_backward(
         grad = grad * _of_class(_wide(weight), known)
     counted = torch.where(target == ignore_index, torch.zeros_like(grad), -grad)
     counted = counted.unsqueeze(along) if counted.dim() else counted
-    return torch.where(_classes(target, x), counted, torch.zeros_like(counted)).to(x.dtype)
+    return torch.where(_classes(target, x), counted, torch.zeros_like(counted))
 
 
 # -- normalisations -------------------------------------------------------------------------------------
@@ -332,7 +342,7 @@ def layer_norm(x: Any, weight: Any, bias: Any, normalized_shape: Any, eps: float
     scale = torch.rsqrt(_mean(away * away, dims, True) + eps)
     made = away * scale
     made = made if weight is None else made * weight
-    return (made if bias is None else made + bias).to(x.dtype), mean, scale
+    return made if bias is None else made + bias, mean, scale
 
 
 @parts_of("aten.native_layer_norm_backward")
@@ -347,10 +357,10 @@ def layer_norm_backward(
     towards = scaled - _mean(scaled, dims, True) - normal * _mean(scaled * normal, dims, True)
 
     def total(each: Any) -> Any:
-        return (torch.sum(each, rows) if rows else each).to(x.dtype)
+        return torch.sum(each, rows) if rows else each
 
     return (
-        (towards * rstd).to(x.dtype) if output_mask[0] else None,
+        towards * rstd if output_mask[0] else None,
         total(wide * normal) if output_mask[1] else None,
         total(wide) if output_mask[2] else None,
     )
@@ -372,11 +382,11 @@ def batch_norm(
     """Statistics of the whole batch, however it is split."""
     wide = _wide(x)
     if not training:
-        scale = torch.rsqrt(running_var + eps)
+        scale = torch.rsqrt(_wide(running_var) + eps)
         made = (wide - _channel(running_mean, x)) * _channel(scale, x)
         made = _affine(made, weight, bias, x)
         empty = running_mean.new_zeros((0,))
-        return made.to(x.dtype), empty, empty, running_mean.clone(), running_var.clone()
+        return made, empty, empty, running_mean.clone(), running_var.clone()
     dims = [d for d in range(x.dim()) if d != 1]
     count = _count(x, dims)
     mean = _mean(wide, dims, True)
@@ -386,9 +396,9 @@ def batch_norm(
     made = away * scale
     made = _affine(made, weight, bias, x)
     flat_mean, flat_spread = mean.reshape(-1), spread.reshape(-1)
-    new_mean = (1 - momentum) * running_mean + momentum * flat_mean
-    new_var = (1 - momentum) * running_var + momentum * (flat_spread * (count / max(count - 1, 1)))
-    return made.to(x.dtype), flat_mean, scale.reshape(-1), new_mean, new_var
+    new_mean = (1 - momentum) * _wide(running_mean) + momentum * flat_mean
+    new_var = (1 - momentum) * _wide(running_var) + momentum * (flat_spread * (count / max(count - 1, 1)))
+    return made, flat_mean, scale.reshape(-1), new_mean, new_var
 
 
 @parts_of("aten.native_batch_norm_backward")
@@ -398,7 +408,7 @@ def batch_norm_backward(
 ) -> Any:  # fmt: skip
     dims = [d for d in range(x.dim()) if d != 1]
     wide = _wide(grad)
-    mean, scale = (save_mean, save_invstd) if train else (running_mean, torch.rsqrt(running_var + eps))
+    mean, scale = (save_mean, save_invstd) if train else (running_mean, torch.rsqrt(_wide(running_var) + eps))
     normal = (_wide(x) - _channel(mean, x)) * _channel(scale, x)
     total, along = torch.sum(wide, dims), torch.sum(wide * normal, dims)
     towards = wide
@@ -407,7 +417,7 @@ def batch_norm_backward(
         towards = wide - _channel(total, x) / count - normal * _channel(along, x) / count
     scaled = _channel(scale if weight is None else scale * weight, x)
     return (
-        (towards * scaled).to(x.dtype) if output_mask[0] else None,
+        towards * scaled if output_mask[0] else None,
         along if output_mask[1] else None,
         total if output_mask[2] else None,
     )

@@ -9,7 +9,7 @@ tensors (``x[:, i]``) is the tuple of those present, and the attribute ``<name>_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -86,6 +86,13 @@ class Signature:
                 operands.append([item for item in value if item is not None])
                 attrs[name + "_present"] = tuple(item is not None for item in value)
         return operands, attrs
+
+    def defaults(self, given: int, kwargs: Mapping[str, Any]) -> Iterator[Any]:
+        """What stands for the positional arguments after the given ones, up to the first that is named."""
+        for parameter in self.parameters[given:]:
+            if parameter.keyword or parameter.name in kwargs:
+                return
+            yield parameter.default
 
     def join(self, attrs: Mapping[str, Any], device: Any = None) -> Callable[[Sequence[Any]], Any]:
         """The inverse of `split`: a function that calls the op on a list of operands."""

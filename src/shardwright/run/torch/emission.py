@@ -30,6 +30,8 @@ from torch import fx
 
 from ...errors import ShardwrightError
 from ...frontends.torch.compute import prepare
+from ...frontends.torch.dtypes import torch_dtype
+from ...frontends.torch.half_types import WIDE, half_norm
 from ...frontends.torch.kernels import KERNELS, ON_NOTHING
 from ...frontends.torch.signatures import Signature, find_op, signature
 from ...frontends.torch.sizes import local_sizes, operand_sizes
@@ -232,13 +234,24 @@ class _Emitter:
             attrs = sizes(attrs, given)
         else:
             attrs = local_sizes(instr.op, attrs, results)
+        norm = half_norm(instr.op, given, self.device.type)
+        if norm is not None:
+            operands = [o if o is None else self.write(aten.contiguous.default, o) for o in operands]
+            operands = [self.cast(o, norm[1]) if i in norm[0].operands else o for i, o in enumerate(operands)]
         args, kwargs = _arguments(form, attrs, operands, self.device)
         made = self.write(form.op, *args, **kwargs)
         shape = _result_shape(form, len(results) + len(absent))
         if shape is None:
             return [made]
-        kept = [place for i, place in enumerate(shape) if i not in absent]
-        return [self.picked(made, place) for place in kept]
+        widened = () if norm is None or norm[1] == WIDE else norm[0].results
+        return [
+            self.cast(self.picked(made, place), WIDE) if i in widened else self.picked(made, place)
+            for i, place in enumerate(shape)
+            if i not in absent
+        ]
+
+    def cast(self, x: Any, dtype: str) -> Any:
+        return self.write(aten._to_copy.default, x, dtype=torch_dtype(dtype))
 
     def picked(self, made: Any, place: tuple[int, ...]) -> Any:
         for index in place:

@@ -106,7 +106,7 @@ class Hops:
         about = self.about
         self.specs: list[ShardingSpec] = []
         self.at: dict[ShardingSpec, int] = {}
-        """Where each given sharding is."""
+        """Where each sharding is, given or added."""
         self._index: dict[Layout, int] = {}
         self._layouts: list[Layout] = []
         for spec in given:
@@ -114,7 +114,8 @@ class Hops:
         for layout in self._layouts:  # grows as it goes
             for less in _undone(layout):
                 if less not in self._index:
-                    self._add(less, about.spec(less))
+                    added = about.spec(less)
+                    self.at[added] = self._add(less, added)
         self._kinds = sorted({kind for _, pending in self._layouts for _, kind in pending})
         self.classes: list[StepClass] = []
         self._number: dict[StepClass, int] = {}

@@ -1,0 +1,85 @@
+"""Half types, and types mixed with them: where PyTorch's devices and its fake tensors disagree about what ops give.
+
+Statistics of normalisations, the means and reciprocal deviations that forward ops leave for their backward ops, are
+kept in the type of the input on a CPU, and in float32 where parameters are float32 or a GPU runs; of fake tensors
+PyTorch says the first, whatever the parameters are.  A program must not depend on that, so in a graph they are
+float32.  Where a device's kernels keep them in the type of the input they are cast at the call: what is computed there
+is what eager PyTorch computes there, to the bit.
+
+Of a few ops fake tensors say another type than every device gives (`_SAID_WRONG`; a test looks for others).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...ir.graph import TensorType
+
+HALF = (torch.float16, torch.bfloat16)
+HALF_NAMES = ("f16", "bf16")
+WIDE = "f32"
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Where they are among an op's operands and results."""
+
+    input: int
+    parameters: tuple[int, ...]
+    operands: tuple[int, ...] = ()
+    results: tuple[int, ...] = ()
+    accumulated: bool = True
+    """A GPU keeps them in float32."""
+
+
+STATISTICS: dict[str, Statistics] = {
+    "aten.native_layer_norm": Statistics(0, (1, 2), results=(1, 2)),
+    "aten.native_layer_norm_backward": Statistics(1, (4, 5), operands=(2, 3)),
+    "aten.native_group_norm": Statistics(0, (1, 2), results=(1, 2), accumulated=False),
+    "aten.native_group_norm_backward": Statistics(1, (4,), operands=(2, 3), accumulated=False),
+    "aten.native_batch_norm_backward": Statistics(1, (2, 3, 4), operands=(5, 6)),
+    **dict.fromkeys(
+        ("aten.native_batch_norm", "aten._native_batch_norm_legit", "aten._native_batch_norm_legit.no_stats",
+         "aten._native_batch_norm_legit_functional", "aten._native_batch_norm_legit_no_training"),
+        Statistics(0, (1, 2, 3, 4), results=(1, 2)),
+    ),
+}  # fmt: skip
+
+
+_SAID_WRONG: dict[str, Callable[..., torch.dtype]] = {
+    "aten.huber_loss": lambda x, *_: x.dtype,
+    "aten.threshold_backward": lambda grad, x, *_: torch.promote_types(grad.dtype, x.dtype),
+}
+"""What these give, by their arguments."""
+
+
+def as_computed(op: str, args: Sequence[Any], made: Any) -> Any:
+    """What a fake call returned, in the types that a program has."""
+    if op in _SAID_WRONG:
+        return made.to(_SAID_WRONG[op](*args))
+    found = STATISTICS.get(op)
+    if found is None or not found.results or made[0].dtype not in HALF:
+        return made
+    made = [item.float() if i in found.results else item for i, item in enumerate(made)]
+    return (*made[:3], *(item.to(before.dtype) for item, before in zip(made[3:], args[3:])))  # running statistics
+
+
+def half_norm(op: str, operands: Sequence[TensorType | None], device: str) -> tuple[Statistics, str] | None:
+    """A normalisation in a half type: its statistics, and the type that kernels of this kind of device keep them in.
+
+    None for others, and where a GPU's kernels take and give float32.  On a CPU operands must be contiguous, as shards
+    need not be: of others its kernels add up in the half type.
+    """
+    found = STATISTICS.get(op)
+    if found is None or (found.accumulated and device != "cpu"):
+        return None
+    kind = operands[found.input]
+    if kind is None or kind.dtype not in HALF_NAMES:
+        return None
+    given = (operands[i] for i in found.parameters if i < len(operands))
+    parameters = (parameter.dtype for parameter in given if parameter is not None)
+    return found, kind.dtype if next(parameters, kind.dtype) == kind.dtype else WIDE
