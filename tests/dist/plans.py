@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import shardwright as sw
 import torch_zoo as zoo
-from shardwright.errors import PlanInfeasible, RankError, ShardwrightError
+from shardwright.api import proven
+from shardwright.errors import PlanInfeasible, RankError, ShardwrightError, VerifyError
 from shardwright.run.torch import emit
 from shardwright.run.torch.held import Held
 from shardwright.run.torch.safety import program_digest
@@ -129,6 +131,38 @@ def rank_0_plans() -> None:
         assert dist.get_rank() == 0
 
 
+def rank_0_proves() -> None:
+    """Others hear its verdict, good or bad."""
+    proven_here: list[str] = []
+    prove = proven.prove
+
+    def noted(*args: Any) -> Any:
+        proven_here.append(args[1].name)
+        return prove(*args)
+
+    proven.prove = noted
+    model, x = zoo.MLP(), torch.randn(8, 6)
+    plan = sw.plan(model, x, mesh=MESH, loss=torch.sum, hardware="virtual", in_specs=(sw.P("dp", None),))
+    plan(x)
+    assert bool(proven_here) == (dist.get_rank() == 0), proven_here
+    assert plan.certificate is not None
+    assert plan.certificate.program == program_digest(plan.program)
+    broken = sw.plan(model, x, mesh=MESH, loss=torch.sum, hardware="virtual", in_specs=(sw.P("dp", None),))
+    program = broken.program
+    n = next(n for n, instr in enumerate(program.instrs) if instr.op == "all_reduce")
+    late = replace(program.instrs[n], attrs=(("reduction", "max"),))
+    broken.program = replace(program, instrs=(*program.instrs[:n], late, *program.instrs[n + 1 :]))
+    expected = VerifyError if dist.get_rank() == 0 else RankError
+    try:
+        broken(x)
+    except ShardwrightError as error:
+        assert isinstance(error, expected), error
+        assert "combines by max what is pending by sum" in str(error)
+    else:
+        raise AssertionError("a wrong program ran")
+    proven.prove = prove
+
+
 def main() -> None:
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
@@ -143,6 +177,8 @@ def main() -> None:
     assert len(kinds) >= 3, kinds
     rank_0_plans()
     print("passed rank 0 plans", flush=True)
+    rank_0_proves()
+    print("passed rank 0 proves", flush=True)
     dist.barrier()
     dist.destroy_process_group()
 

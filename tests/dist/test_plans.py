@@ -17,5 +17,6 @@ def test_plans_train_on_four_processes() -> None:
         for case, part in ast.literal_eval(cases):
             assert f"passed {case} {part}\n" in text, str(done)
         assert "passed rank 0 plans\n" in text, str(done)
+        assert "passed rank 0 proves\n" in text, str(done)
     assert done.code == 0, str(done)
     assert done.left == ()

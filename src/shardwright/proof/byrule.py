@@ -3,14 +3,17 @@
 *Same as another op*: that one is computed.  *In parts*: the graph of what it is made of is.  *By rule*: some function
 that has just the properties that the rule claims.  Its results are made of products, one operand from each set that
 the transfer table lets be pending together, times a hash of the operands that never may be; a factor that passes runs
-along, one that is summed is summed, one that is whole is mixed by weights that depend on the places.  So a Program
+along, one that is summed is summed, one that is whole is mixed by weights that depend on the places.  Where pending
+values pass whatever the reduction, each element is one of the operands', picked by a hash.  So a Program
 that uses a rule for what it does not say is found out.  That the op has these properties is for discovery to show.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -22,7 +25,7 @@ from ..spec.op_record import slots_of
 from ..spec.rule import Mapped, OpShardingRule
 from .contract import contract
 from .handlers import evaluate, handler_of, opaque
-from .modular import Field, FieldArray
+from .modular import Field, FieldArray, Floats, choose
 from .pointwise import Handler, Made, OpCall, falling, hashed, rising
 
 _RISING = {("P(max)",): ("P(max)",), ("P(min)",): ("P(min)",)}
@@ -106,8 +109,11 @@ def _bound(call: OpCall, operands: Sequence[Any], flat: Sequence[FieldArray]) ->
 
 
 def _elementwise(rule: OpShardingRule) -> bool:
+    """Whether every result is of all operands, element by element; of a list of tensors it is not."""
     passes = all(factor.broadcast or not (factor.whole or factor.permuted or factor.form) for factor in rule.factors)
-    return passes and not rule.reduced and not rule.new
+    made = [{f for dim in mapped for f in dim} for mapped in rule.results]
+    read = {f for mapped in rule.operands for dim in mapped for f in dim if not rule.factors[f].broadcast}
+    return passes and not rule.reduced and not rule.new and all(read <= here for here in made)
 
 
 class _Term:
@@ -126,12 +132,87 @@ class _Term:
         self.here = {f for dim in self.target for f in dim}
 
     def value(self) -> FieldArray:
+        pending = {row.results[self.result]: row.operands for row in self.rule.transfers}
+        if "P(any)" in pending:
+            return self.selection([i for i, state in enumerate(pending["P(any)"]) if state == "P(any)"])
+        if "P(sum)" not in pending and not self.reduced and self.keeps_order(pending):
+            return self.selection([i for i, state in enumerate(pending["P(max)"]) if state == "P(max)"], others=True)
         extremes = {kind for kind in self.reduced.values() if kind != "sum"}
-        rows = [{i for i, state in enumerate(row.operands) if state == "P(sum)"} for row in self.rule.transfers]
+        rows = [
+            {i for i, state in enumerate(row.operands) if state == "P(sum)" and self.bears(i)}
+            for row in self.rule.transfers
+        ]
         rows = [row for row in rows if row]
         if extremes or not rows:
             return self.of_hashes(extremes)
         return self.multilinear(rows)
+
+    # -- elements that go elsewhere, whatever they are ---------------------------------------------------------
+
+    def keeps_order(self, pending: Mapping[str, tuple[str, ...]]) -> bool:
+        """Whether maxima and minima pass alike."""
+        high, low = pending.get("P(max)"), pending.get("P(min)")
+        return high is not None and low is not None and "P(max)" in high and "P(min)" in low
+
+    def selection(self, among: Sequence[int], others: bool = False) -> FieldArray:
+        """Each element of the result is one of these operands': which one follows from the others and its place.
+
+        With ``others`` it may also be a number that has nothing to do with them.
+        """
+        factors = [f for dim in self.target for f in dim]
+        shape = [self.own_size(f) if self.mixes(f) else self.length(f) for f in factors]
+        made = [n if self.mixes(f) else 1 for f, n in zip(factors, shape)]
+        keys: list[Floats] = [np.arange(prod(made), dtype=np.float64).reshape(made)]
+        rest = [i for i in range(len(self.operands)) if i not in among and self.bears(i)]
+        if rest:
+            mixed, order = self.mixed(rest, ())
+            known = [order.index(f) for f in factors if f in order]
+            lost = tuple(d for d in range(len(order)) if d not in known)
+            keys.append(self.laid(mixed.residue.sum(axis=lost), [f for f in order if f in factors], factors))
+        name = self.call.name(self.result)
+
+        def number(*what: Any) -> Any:
+            state = self.field.hash(self.field.word(*name, "selection", *what), keys)
+            return np.broadcast_to(state, shape)
+
+        total: FieldArray | None = None
+        for i in among:
+            array, labels = self.labelled(i)
+            here = [label for label in labels if label in factors]
+            own = [label for label in labels if label not in factors]
+            order = [labels.index(label) for label in (*here, *own)]
+            sizes = [array.shape[d] for d in order]
+            count = prod(sizes[len(here) :])
+            if not count:
+                continue
+            rows = array.map(partial(_rows, order=order, shape=[*sizes[: len(here)], count]))
+            at = (number("place", i) % np.uint64(count)).astype(np.int64)[..., None]
+
+            def taken(part: Floats, here: Any = here, at: Any = at) -> Any:
+                laid = self.laid(part, here, factors)
+                return np.take_along_axis(np.broadcast_to(laid, (*shape, laid.shape[-1])), at, -1)[..., 0]
+
+            found = rows.map(taken)
+            total = found if total is None else choose(number("which", i) % np.uint64(2) == 0, found, total)
+        final = self.call.results[self.result].shape
+        if total is None:
+            return self.field.full(final, 0)
+        if others:
+            total = choose(number("other") % np.uint64(2) == 0, total, self.field.from_hash(number("value")))
+        return total.map(lambda part: part.reshape(final))
+
+    def length(self, f: int) -> int:
+        """Of a factor that passes: as the operands have it here, or as the result does."""
+        there = any(f in dim for mapped in self.rule.operands for dim in mapped)
+        return self.size(f) if there else self.own_size(f)
+
+    def laid(self, part: Any, labels: Sequence[Any], factors: Sequence[int]) -> Any:
+        """Dims in the order of the result's factors, 1 where they are absent; what follows them stays."""
+        order = [labels.index(f) for f in factors if f in labels]
+        rest = list(range(len(labels), part.ndim))
+        part = part.transpose([*order, *rest])
+        sizes = iter(part.shape)
+        return part.reshape([next(sizes) if f in labels else 1 for f in factors] + [part.shape[d] for d in rest])
 
     # -- a product of operands, times a hash of the rest ---------------------------------------------------
 
@@ -160,7 +241,9 @@ class _Term:
             arrays.append(weight[0])
             labels.append(weight[1])
         scale = float(1 + self.field.word(*self.call.name(self.result), choice) % (self.field.p - 1))
-        arrays[0] = self.field.scale(arrays[0], scale)
+        table = {row.operands: row.results for row in self.rule.transfers}
+        falls = any(row.count("P(max)") == 1 and made[self.result] == "P(min)" for row, made in table.items())
+        arrays[0] = self.field.scale(arrays[0], scale, -1.0 if falls and len(choice) == 1 else 1.0)
         return self.shaped(contract(self.field, arrays, labels, self.flat_target(labels)), labels)
 
     def labelled(self, i: int) -> tuple[FieldArray, list[Any]]:
@@ -306,6 +389,10 @@ class _Term:
         sign = 1 if kind == "max" else -1
         at = np.expand_dims(np.argmax(sign * array.height, axis=axis), axis)
         return array.map(lambda part: np.take_along_axis(part, at, axis).squeeze(axis))
+
+
+def _rows(part: Floats, order: Sequence[int], shape: Sequence[int]) -> Any:
+    return part.transpose(order).reshape(shape)
 
 
 def _split(array: FieldArray, mapped: Mapped, rule: OpShardingRule) -> FieldArray:

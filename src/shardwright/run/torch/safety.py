@@ -164,7 +164,9 @@ def share_text(make: Callable[[], str], rank: int) -> str:
     pause = 0.002
     while not store.check(["text"]):
         if store.check(["failed"]):
-            raise RankError("rank 0 failed while it planned", rows=[("rank 0", store.get("failed").decode())])
+            raise RankError(
+                "rank 0 failed, whose plan or proof the others take", rows=[("rank 0", store.get("failed").decode())]
+            )
         time.sleep(pause)
         pause = min(0.1, pause * 1.5)
     found: str = store.get("text").decode()
