@@ -20,6 +20,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("expecttest")
 
+from proofs import proofs_hold  # noqa: E402
+
 from shardwright.discover.book.torch import made_ops, only_claims, written_ops  # noqa: E402
 from shardwright.discover.book.torch_calls import AtenCall, Calls, calls_of, quiet  # noqa: E402
 from shardwright.discover.book.torch_mesh import Split, computed  # noqa: E402
@@ -51,6 +53,14 @@ def test_rules_by_execution() -> None:
     for op in sorted(PARTS):
         parts_are_the_op(op)
     types_are_those_of_pytorch()
+    some = sorted(every_call())[3::12]
+    assert proofs_hold({op: every_call()[op][:2] for op in some}) > 100
+
+
+@pytest.mark.long
+def test_proofs() -> None:
+    """No false alarm for any op."""
+    assert proofs_hold(every_call()) > 4000
 
 
 def claims_hold(ops: Iterable[str]) -> None:

@@ -111,9 +111,16 @@ def _bound(call: OpCall, operands: Sequence[Any], flat: Sequence[FieldArray]) ->
 def _elementwise(rule: OpShardingRule) -> bool:
     """Whether every result is of all operands, element by element; of a list of tensors it is not."""
     passes = all(factor.broadcast or not (factor.whole or factor.permuted or factor.form) for factor in rule.factors)
-    made = [{f for dim in mapped for f in dim} for mapped in rule.results]
-    read = {f for mapped in rule.operands for dim in mapped for f in dim if not rule.factors[f].broadcast}
-    return passes and not rule.reduced and not rule.new and all(read <= here for here in made)
+    lined_up = all(_lines_up(mapped, made, rule) for mapped in rule.operands for made in rule.results)
+    return passes and not rule.reduced and not rule.new and lined_up
+
+
+def _lines_up(mapped: Mapped, made: Mapped, rule: OpShardingRule) -> bool:
+    """Whether the dims of an operand are the last ones of a result, or are stretched to them."""
+    if len(mapped) > len(made):
+        return False
+    pairs = zip(reversed(mapped), reversed(made))
+    return all(a == b or all(rule.factors[f].broadcast for f in a) for a, b in pairs)
 
 
 class _Term:

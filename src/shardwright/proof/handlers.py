@@ -51,9 +51,12 @@ def evaluate(field: Field, call: OpCall, operands: Sequence[Any]) -> tuple[Field
 def _typed(field: Field, call: OpCall, before: set[str], array: FieldArray, dtype: str) -> FieldArray:
     """Where an op's element type is not that of its operands, it rounds: by a factor that tells which to which.
 
-    A factor, since sums pass through a change of precision as far as programs are concerned that reduce first or
-    later; yet two changes are not one, and none is not two.  Forms of the core have their types by their structure.
+    What comes in the type already has been rounded by the op's parts, or passes as it is.  A factor, since a program
+    may sum before or after a change of precision; yet two changes are not one, and none is not two.  Forms of the core
+    have their types by their structure.
     """
+    if array.dtype == dtype:
+        return array
     kind = _kind(dtype)
     same = {other for other in before if _kind(other) == kind}
     if kind and same and same != {dtype} and not call.op.startswith(("core.", "random.")):
