@@ -141,20 +141,26 @@ def rank_0_proves() -> None:
         return prove(*args)
 
     proven.prove = noted
-    model, x = zoo.MLP(), torch.randn(8, 6)
-    plan = sw.plan(model, x, mesh=MESH, loss=torch.sum, hardware="virtual", in_specs=(sw.P("dp", None),))
-    plan(x)
+    torch.manual_seed(1)
+    x, w = torch.randn(8, 6), torch.randn(6, 4)
+    split = sw.P("dp", "tp"), sw.P("tp", None)
+
+    def mapped() -> Any:
+        return sw.shard_map(lambda x, w: torch.tanh(x @ w), MESH, in_specs=split).plan(x, w)
+
+    plan = mapped()
+    torch.testing.assert_close(plan(x, w), torch.tanh(x @ w))
     assert bool(proven_here) == (dist.get_rank() == 0), proven_here
     assert plan.certificate is not None
     assert plan.certificate.program == program_digest(plan.program)
-    broken = sw.plan(model, x, mesh=MESH, loss=torch.sum, hardware="virtual", in_specs=(sw.P("dp", None),))
+    broken = mapped()
     program = broken.program
     n = next(n for n, instr in enumerate(program.instrs) if instr.op == "all_reduce")
     late = replace(program.instrs[n], attrs=(("reduction", "max"),))
     broken.program = replace(program, instrs=(*program.instrs[:n], late, *program.instrs[n + 1 :]))
     expected = VerifyError if dist.get_rank() == 0 else RankError
     try:
-        broken(x)
+        broken(x, w)
     except ShardwrightError as error:
         assert isinstance(error, expected), error
         assert "combines by max what is pending by sum" in str(error)
