@@ -6,10 +6,11 @@
     python benchmarks/plan_speed.py --equal               # network as fast as the node: axes that are nearly equal
 
 One AdamW step of ``--layers`` decoder blocks between embedding and head, bf16, batch 8 x 4096.  All seconds are CPU
-seconds of one core.  The first table is `sw.plan`, from the model to a priced plan, recipes tried beside it; `capture`
-there is a part of that, taken by itself.  The second is another part, the planner: `seconds` without capture, recipes
-and lowering; `gap` is how far the plan may lie above the best, `peak` the most memory that the process
-held so far, `holds` what the plan holds on a device.  Every plan is lowered and priced again from its Program.
+seconds of one core.  The first table is `sw.plan`, from the model to a priced plan, recipes tried beside it; `call with
+proof` goes on until its Program is proven; `capture` is a part of the call, taken by itself.  The second is another
+part, the planner: `seconds` without capture, recipes and lowering; `gap` is how far the plan may lie above the best,
+`peak` the most memory that the process held so far, `holds` what the plan holds on a device.  Every plan is lowered and
+priced again from its Program.
 Without arguments it ends with what depth costs: 4, 32 and 128 layers by turns.
 """
 
@@ -48,10 +49,23 @@ CASES: list[tuple[int, str, float | None]] = [
     (4, "x=8,y=8", None), (32, "x=8,y=8", None), (128, "x=8,y=8", None), (32, "x=2,y=4,z=8", None),
     (32, "d=8", 45), (32, "x=8,y=8", 14), (32, "x=2,y=4,z=8", 14),
 ]  # fmt: skip
-CALLS = [("8B", 32, "d=8"), ("8B", 32, "x=8,y=8"), ("8B", 32, "x=2,y=4,z=8"), ("70B", 80, "x=8,y=8")]
+CALLS = [
+    ("8B", 32, "d=8"), ("8B", 32, "x=8,y=8"), ("8B", 32, "x=2,y=4,z=8"), ("8B", 32, "x=64,y=8"), ("70B", 80, "x=8,y=8"),
+]  # fmt: skip
 SIZES = {"8B": (4096, 14336, 32), "70B": (8192, 28672, 64)}
 """Hidden size, that between, and heads."""
-CALL_COLUMNS = ("model", "layers", "mesh", "nodes", "sw.plan, seconds", "part: capture", "cost ms", "gap", "solver")
+CALL_COLUMNS = (
+    "model",
+    "layers",
+    "mesh",
+    "nodes",
+    "sw.plan, seconds",
+    "call with proof",
+    "part: capture",
+    "cost ms",
+    "gap",
+    "solver",
+)
 COLUMNS = ("layers", "mesh", "nodes", "limit", "seconds", "cost ms", "gap", "holds", "solver", "peak")
 
 
@@ -90,12 +104,14 @@ def call(size: str, layers: int, mesh: str, about: Hardware) -> list[str]:
     began = time.process_time()
     plan = sw.plan(fn, mesh=mesh, hardware=about, **given)
     seconds = time.process_time() - began
+    plan.verify()
+    proven = time.process_time() - began
     began = time.process_time()
     nodes = len(capture_step(fn, **given).graph.nodes)
     capture = time.process_time() - began
     return [
-        size, str(layers), mesh, str(nodes), f"{seconds:.2f}", f"{capture:.2f}", f"{plan.cost.objective / 1e9:.3f}",
-        f"{100 * plan.gap:.6f}%", plan.solver,
+        size, str(layers), mesh, str(nodes), f"{seconds:.2f}", f"{proven:.2f}", f"{capture:.2f}",
+        f"{plan.cost.objective / 1e9:.3f}", f"{100 * plan.gap:.6f}%", plan.solver,
     ]  # fmt: skip
 
 

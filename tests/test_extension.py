@@ -17,11 +17,12 @@ import numpy as np
 import pytest
 
 import shardwright as sw
+from by_hand import Said, compile_graph
 from shardwright import frontends, run
 from shardwright.cost.hardware import hardware_of
 from shardwright.cost.program import program_cost
-from shardwright.errors import GraphError, PlanInfeasible, SpecError, VerifyError
-from shardwright.frontends.numpy import ops
+from shardwright.errors import GraphError, PlanInfeasible, RuleError, SpecError, VerifyError
+from shardwright.frontends.numpy import ops, trace
 from shardwright.frontends.numpy.define import forget_op
 from shardwright.numpy import check_op
 from shardwright.optimize import NumericError, NumericProblem, solve, solver_names, solvers
@@ -112,13 +113,19 @@ def test_a_rule_that_claims_too_much_is_noticed(write: Write) -> None:
     scaled = write(None, "loose_op", OP.format(j="blocked", power="power")).scaled
     with pytest.raises(VerifyError, match="differs from the unsharded result"):
         check_op("mine.scaled")
-    plan = sw.plan(
-        lambda x, w: scaled(x, w, power=2), np.ones((12, 8)), np.ones(8), mesh="d=4",
-        in_specs=("[_, d]", "[d]"), out_specs="[_, d]",
-    )  # fmt: skip
-    assert not plan.collectives
+
+    def model(x: Any, w: Any) -> Any:
+        return scaled(x, w, power=2)
+
+    with pytest.raises(RuleError, match=r"(?s)does not hold.*loose_op.*j split over 2 devices"):
+        sw.plan(model, np.ones((12, 8)), np.ones(8), mesh="d=4")
+    mesh = sw.DeviceMesh("d=4")
+    graph = trace(model, np.ones((12, 8)), np.ones(8)).graph
+    specs = [sw.ShardingSpec.parse(text, mesh) for text in ("[_, d]", "[d]", "[_, d]")]
+    made = compile_graph(graph, mesh, Said(dict(enumerate(specs[:2])), {0: specs[2]}))
+    assert not made.program.collectives
     with pytest.raises(VerifyError, match="differs"):
-        check_identity(plan.complete.graph, plan.program)
+        check_identity(made.graph, made.program)
 
 
 def test_a_meaning_of_another_function_is_noticed(write: Write) -> None:

@@ -22,6 +22,7 @@ from shardwright.spec.collective import collective_bytes
 from shardwright.spec.factors import FactorSharding
 from shardwright.spec.interop import to_placements
 from shardwright.spec.mesh import DeviceMesh
+from shardwright.spec.pending import check_pending
 from shardwright.spec.rule import OpShardingRule, RulePattern
 from shardwright.spec.sharding import P, ShardingSpec, compute_global_shape
 
@@ -155,6 +156,16 @@ def spec_bad_entry() -> None:
 @case
 def spec_sub_axis_as_placement() -> None:
     to_placements(spec("[tp:(1)2]"), object())
+
+
+@case
+def pending_average_of_whole_numbers() -> None:
+    check_pending(spec("[_] // avg(tp)"), "i64")
+
+
+@case
+def pending_sum_and_product() -> None:
+    check_pending(spec("[_] // tp, prod(dp)"), "f32")
 
 
 @case

@@ -2,7 +2,7 @@
 
 A message has up to four parts: the *fact*, the *place* (a line of text with a caret under the spot), the
 *bindings* (labelled rows) and the *help*.  Inner code raises the short fact; whoever knows more on the way
-up adds rows with :meth:`ShardwrightError.add`.
+up adds rows with :meth:`ShardwrightError.add`.  Control characters are shown escaped.
 
 >>> print(RuleError("factor 'n' appears on the right but on no input", text="m k, k j -> m n", at=14))
 factor 'n' appears on the right but on no input
@@ -15,6 +15,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from typing import Self
+
+LONGEST = 4000
+"""Characters of a line: what comes from a file may be of any length."""
 
 
 class ShardwrightError(Exception):
@@ -51,16 +54,33 @@ class ShardwrightError(Exception):
     def __str__(self) -> str:
         lines = [self.fact]
         if self.text is not None:
-            lines.append("    " + self.text)
+            begin = max(0, (self.at or 0) - LONGEST // 2)
+            lines.append("    " + printable(self.text[begin:]))
             if self.at is not None:
-                lines.append("    " + " " * self.at + "^")
+                lines.append("    " + " " * len(printable(self.text[begin : self.at])) + "^")
         rows = [*self.rows, *([("help", self.help)] if self.help else [])]
         width = max((len(label) for label, _ in rows), default=0)
         for label, value in rows:
             first, *rest = value.splitlines() or [""]
             lines.append(f"  {label:<{width}}  {first}")
             lines.extend(" " * (width + 4) + line for line in rest)
-        return "\n".join(lines)
+        shown = [printable(line, "\n") for line in lines]
+        return "\n".join(line if len(line) <= LONGEST else line[:LONGEST] + " ..." for line in shown)
+
+
+def printable(text: str, but: str = "") -> str:
+    r"""Text with everything escaped that a terminal would act on or not show, ``but`` for some characters.
+
+    What comes from a file may say anything; it must not move the cursor or write to the clipboard.
+
+    >>> print(printable("dp\x1b[2J \u202e"))
+    dp\x1b[2J \u202e
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char in but else char.encode("unicode_escape").decode("ascii") for char in text
+    )
 
 
 class MeshError(ShardwrightError, ValueError):

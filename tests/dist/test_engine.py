@@ -8,6 +8,7 @@ from launch import launch
 CHECKS = {
     "collectives.py": ("reduce", "nan", "gather", "scatter", "exchange", "groups", "refused"),
     "programs.py": ("even", "uneven", "empty", "step"),
+    "pending.py": ("trips", "parts", "doors", "steps"),
 }
 
 

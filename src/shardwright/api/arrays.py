@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from ..errors import SpecError
 from ..frontends.base import frontends
 from ..frontends.numpy import ShapeDtype, Traced, constrain, is_traced, prepare, trace
+from ..frontends.numpy.arrays import NumpyArrays
 from ..frontends.numpy.trees import Tree, flatten, unflatten
 from ..plans.requests import spec_text
-from ..run import CompiledProgram, VirtualEngine, assemble, scatter
+from ..run import CompiledProgram, VirtualEngine, assemble, pended, scatter
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import DimSpec, ShardingSpec
 from .eager import program_by_specs
@@ -29,6 +30,8 @@ from .event_log import log
 from .random import normal_part
 
 Array = NDArray[Any]
+
+_HOST = NumpyArrays()
 
 
 @dataclass(frozen=True)
@@ -282,7 +285,7 @@ def randn(*shape: Any, mesh: Any, spec: Any = None, seed: int = 0, dtype: Any = 
     if engine is not None:
         return _door(engine).randn(size, mesh, where, seed, dtype, engine)
     shards = [normal_part(size, where.local_slices(size, p), seed).astype(dtype) for p in where.mesh]
-    return ShardedArray(shards, where, size)
+    return ShardedArray(pended(shards, where, _HOST), where, size)
 
 
 def zeros(*shape: Any, mesh: Any, spec: Any = None, dtype: Any = np.float64, engine: Any = None) -> Any:
@@ -300,7 +303,8 @@ def _filled(
     log.add("create", f"{name} {list(shape)}", "+".join(map(str, where.sharded_axes)))
     if engine is not None:
         return _door(engine).filled(name, make, shape, mesh, where, dtype, engine)
-    return ShardedArray([make(where.local_shape(shape, p), dtype) for p in where.mesh], where, shape)
+    shards = [make(where.local_shape(shape, p), dtype) for p in where.mesh]
+    return ShardedArray(pended(shards, where, _HOST), where, shape)
 
 
 def _shape(shape: tuple[Any, ...]) -> tuple[int, ...]:

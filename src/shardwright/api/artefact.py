@@ -9,7 +9,7 @@ from typing import Any
 from ..cost import Hardware
 from ..cost.comm import sent_cost
 from ..cost.program import instr_cost
-from ..errors import GraphError
+from ..errors import GraphError, printable
 from ..frontends.base import Source
 from ..ir.graph import Graph
 from ..ir.program import Collective, Program
@@ -74,6 +74,7 @@ class Plan:
 
     @property
     def gap(self) -> float:
+        """How far above the best plan this one may be, as a part of its objective; a file's bound does not count."""
         return self.data.gap
 
     @property
@@ -156,14 +157,18 @@ class Plan:
 
     def __str__(self) -> str:
         data = self.data
-        gap = f"within {100 * data.gap:.2f}% of the best" if data.gap else "no plan is better"
+        over = data.gap_to(data.lower_bound)
+        gap = f"within {100 * over:.2f}% of the best" if over else "no plan is better"
         if not data.lower_bound and data.cost.objective:
             gap = "how good is not known"
+        elif data.claimed:
+            gap += ", claimed by the file"
         ours = data.cost.objective
         spent, sent = (duration(time, beside=ours) for time in (data.cost.compute, data.cost.communication))
         return (
             f"{data.name} on ({data.mesh}), {data.hardware}: {duration(ours)} a step "
-            f"({spent} compute, {sent} communication), {gibibytes(data.memory)}; {gap} ({data.solver}); {self._shown}"
+            f"({spent} compute, {sent} communication), {gibibytes(data.memory)}; {gap} ({printable(data.solver)}); "
+            f"{self._shown}"
         )
 
     @property

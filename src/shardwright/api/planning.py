@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from ..cost.files import preset_names
 from ..cost.hardware import hardware_of
 from ..cost.machine import Hardware
 from ..discover.on_demand.learn import learn_ops
+from ..discover.on_demand.rule_trial import trusted_rules
 from ..errors import GraphError, PlanInfeasible, RankError, ShardwrightError, SpecError
 from ..frontends.base import Source, capture_source
 from ..ir.digest import program_hash
@@ -26,8 +27,9 @@ from ..plans.plan import Plan as Data
 from ..plans.plan import Rewrite
 from ..plans.requests import Request, amount, read_requests, requests_of
 from ..propagation import rule_of
+from ..propagation.check import check_complete
 from ..run.engine import share_between_processes
-from ..solve.planner import Planner, apply_rewrite, check_recipe, check_solver
+from ..solve.planner import Planner, check_recipe, check_solver
 from ..solve.recipes import RECIPES
 from ..spec.mesh import DeviceMesh
 from ..spec.rule import OpShardingRule
@@ -46,10 +48,15 @@ class Learning:
     rule_book: str | Path | None = None
 
     def run(self, graph: Graph) -> tuple[str, ...]:
-        """Look at the ops of a program; notes about what was found."""
-        if not self.learn and self.rule_book is None:
-            return ()
-        return learn_ops(graph, self.rule_book, self.learn)
+        """Look at the ops of a program; notes about what was found.
+
+        Rules that did not come with the project, learned ones among them, are tried: a false one is refused.
+        """
+        notes: tuple[str, ...] = ()
+        if self.learn or self.rule_book is not None:
+            notes = learn_ops(graph, self.rule_book, self.learn)
+        trusted_rules(graph)
+        return notes
 
 
 def plan(
@@ -159,18 +166,30 @@ def decided(planner: Planner, source: Source, solver: str, time_limit: float | N
 
 
 def bound(record: Mapping[str, Any], planner: Planner, whose: str) -> Data:
-    """A plan's record bound to a program: its decisions read, and its cost and memory computed from the Program."""
+    """A plan's record bound to a program: its decisions held against rules and requests, its cost and memory computed
+    from the Program."""
     if planner.source_hash != record["source"]:
         raise GraphError(
             f"{whose} for another program",
             rows=[("plan", f"{record['name']} {record['source'][:12]}"), ("program", planner.source_hash[:12])],
             help="plan this program anew",
         )
-    asked = planner.requested
-    for entry in record["rewrites"]:
-        asked = apply_rewrite(Rewrite(entry["name"], entry["arguments"]), asked)
+    rewrites = tuple(Rewrite(entry["name"], entry["arguments"]) for entry in record["rewrites"])
+    if rewrites != planner.rewrites:
+        there, here = (", ".join(r.name for r in passes) or "none" for passes in (rewrites, planner.rewrites))
+        raise GraphError(
+            "the plan's graph was rewritten otherwise than this version does",
+            rows=[("plan", there), ("here", here)], help="plan this program anew",
+        )  # fmt: skip
+    asked = planner.asked
+    if asked.recipe is not None:
+        check_recipe(asked.recipe)
+        if record["solver"] != asked.recipe:
+            fact = f"the plan was asked for by the recipe {asked.recipe!r}, and says that {record['solver']!r} made it"
+            raise GraphError(fact, help="plan this program anew")
     complete = complete_of(record, asked.graph, planner.mesh, _rule_of)
-    plan = planner.priced(complete, record["solver"], record["lower_bound"], record["timed_out"], asked)
+    check_complete(complete, {**asked.pins, **asked.given}, {**asked.outs, **asked.out_specs})
+    plan = planner.priced(complete, record["solver"], record["lower_bound"], record["timed_out"])
     lost = planner.broken(plan)
     if lost:
         rows = [("user", str(request)) for request in lost]
@@ -259,16 +278,18 @@ def load_plan(
             help="pass hardware= as it was planned for, or plan anew",
         )
     source = capture_source(fn, args, call, optimizer=optimizer, loss=loss)
-    return bind_plan(record, source, about, Learning(rule_book=rule_book), verify)
+    return bind_plan(record, source, about, Learning(rule_book=rule_book), True, verify)
 
 
-def bind_plan(record: Mapping[str, Any], source: Source, hardware: Any, learning: Learning, verify: str = "on") -> Plan:
-    """A plan's record with the program that it is for."""
+def bind_plan(
+    record: Mapping[str, Any], source: Source, hardware: Any, learning: Learning, claimed: bool, verify: str = "on"
+) -> Plan:
+    """A plan's record with the program that it is for; its bound is ``claimed`` where it comes from a file."""
     mesh = DeviceMesh(record["meshes"][0])
     if program_hash(source.graph) != record["source"]:  # before names are looked for in another program
         bound(record, Planner(source.graph, mesh, hardware_of(hardware), Asked(source.graph)), "the plan is")
     planner = planner_of(source, mesh, read_requests(record["asked"]), hardware, learning)
-    return Plan(bound(record, planner, "the plan is"), source, planner, verify=verify)
+    return Plan(replace(bound(record, planner, "the plan is"), claimed=claimed), source, planner, verify=verify)
 
 
 def _text_of(text: str | os.PathLike[str]) -> str:

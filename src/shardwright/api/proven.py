@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from ..discover.on_demand.rule_trial import trusted_rules
 from ..errors import RankError, SpecError
 from ..frontends.base import Source
 from ..ir.digest import program_digest, program_hash
@@ -26,8 +27,9 @@ def check_verify(verify: object) -> None:
 
 
 def proven_here(graph: Graph, program: Program, source: Graph) -> Certificate:
-    """The certificate of a Program, found by this process."""
-    return prove(graph, program, source)
+    """The certificate of a Program, found by this process; rules that did not come with the project are tried first."""
+    outside = {item.op: str(item) for item in trusted_rules(source)}
+    return prove(graph, program, source, outside)
 
 
 def proven_for(engine: Engine, graph: Graph, program: Program, source: Source) -> Certificate:

@@ -216,7 +216,7 @@ def shard_step(
     call = call_of(model, args, kwargs, named, shard_step, "shard_step")
     source = capture_source(model, args, call, optimizer=optimizer, loss=loss, training=True)
     if plan is not None:
-        same = bind_plan(read_plan(plan.to_json()), source, plan.hardware, Learning())
+        same = bind_plan(read_plan(plan.to_json()), source, plan.hardware, Learning(), plan.data.claimed)
         return Plan(same.data, source, same.planner, None, engine, proof).step()
     requests = tree_requests(source, model, args, call, in_specs, None)
     requests += [*requests_of(specs), *requests_of(constraints)]

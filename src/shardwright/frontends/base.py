@@ -71,6 +71,9 @@ class HostArrays(Arrays, Protocol):
 
     def copy(self, array: Any) -> Any: ...
 
+    def dtype(self, array: Any) -> str:
+        """Its element type, by our name."""
+
     def at(self, array: Any, slices: tuple[slice, ...]) -> Any:
         """A part of a whole array: a view where the framework has views."""
 

@@ -1,6 +1,7 @@
 """Graphs as JSON: plain data with a schema version, read strictly.
 
-NaN and infinities are spelled ``{"float": "nan"}``; duplicate keys, unknown fields and bare NaN are refused.
+NaN and infinities are spelled ``{"float": "nan"}``; duplicate keys, unknown fields and bare NaN are refused, and so is
+what readers stumble over: deep nesting, numbers of very many digits, halves of characters.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from .nodes import Attr, Node, Operand, SourceLine, TensorType, Value, freeze_at
 
 FORMAT = "shardwright.graph"
 VERSION = 1
+MOST_NESTED = 64
+"""Lists and objects inside each other: what is written is far from that, and who walks it may recurse."""
+MOST_DIGITS = 100
+"""Of a number; Python itself refuses some thousands, with an error of its own."""
 
 
 def strict_loads(text: str) -> Any:
@@ -31,12 +36,53 @@ def strict_loads(text: str) -> Any:
             raise GraphError(f"key {next(key for key in keys if keys.count(key) > 1)!r} stands twice in one object")
         return found
 
+    def read_int(digits: str) -> int:
+        if len(digits) > MOST_DIGITS:
+            raise GraphError(f"a number of {len(digits)} digits", rows=[("begins", digits[:20])])
+        return int(digits)
+
+    def read_float(digits: str) -> float:
+        found = float(digits)
+        if not math.isfinite(found):
+            raise GraphError(f"a number that is too large: {digits[:20]}")
+        return found
+
     try:
-        return json.loads(text, parse_constant=refuse_constant, object_pairs_hook=refuse_duplicates)
+        found = json.loads(
+            text, parse_constant=refuse_constant, object_pairs_hook=refuse_duplicates, parse_int=read_int,
+            parse_float=read_float,
+        )  # fmt: skip
     except json.JSONDecodeError as error:
         raise GraphError(
             f"not JSON: {error.msg}", rows=[("at", f"line {error.lineno}, column {error.colno}")]
         ) from None
+    except RecursionError:
+        raise _nested() from None
+    _look_through(found)
+    return found
+
+
+def _nested() -> GraphError:
+    return GraphError(f"lists and objects stand more than {MOST_NESTED} deep inside each other")
+
+
+def _look_through(data: Any) -> None:
+    """Refuse what is nested too deep, and text that cannot be written."""
+    level = [data]
+    for _ in range(MOST_NESTED):
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                below += item
+                below += item.values()
+            elif isinstance(item, list):
+                below += item
+            elif isinstance(item, str) and not item.isascii() and any("\ud800" <= char <= "\udfff" for char in item):
+                raise GraphError(f"a text holds half a character: {item[:40]!r}")
+        level = below
+        if not level:
+            return
+    raise _nested()
 
 
 def take(record: Any, what: str, needed: Mapping[str, type | tuple[type, ...]], optional: tuple[str, ...] = ()) -> Any:

@@ -55,7 +55,7 @@ def read_bytes(text: str) -> int:
     >>> read_bytes("40GiB"), read_bytes("1.5 mb"), read_bytes("512")
     (42949672960, 1500000, 512)
     """
-    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*", text)
+    found = re.fullmatch(r"\s*([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([a-zA-Z]*)\s*", text)
     if found is None or found[2].lower() not in _UNITS:
         raise SpecError(f"{text!r} is no amount of memory", help="write 40GiB, 80GB or a number of bytes")
     return int(float(found[1]) * _UNITS[found[2].lower()])

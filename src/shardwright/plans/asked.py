@@ -44,6 +44,8 @@ class Asked:
             (i for i, request in enumerate(bound) if request.kind not in ("in_specs", "out_specs")), len(bound)
         )
         bound[first:first] = requests_inside(graph, mesh)
+        for request in bound:
+            request.check_pending(graph)
         return cls(graph, tuple(bound), stays)
 
     @classmethod

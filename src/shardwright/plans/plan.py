@@ -2,17 +2,19 @@
 
 A plan belongs to one program (by the hash of its graph *as captured*) and one mesh.  It travels as JSON with a schema
 version, and needs no solver to be run.  The JSON has room for several meshes and pieces; there is one of each so far.
-What a file claims of cost, memory and bound is shown as its claim only until the plan is bound to its program.
+Where a file is read, cost and memory are computed anew from its decisions; its bound, its solver and its notes are
+claims, and said to be.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import GraphError, ShardwrightError
+from ..ir.core import CONSTRAINT
 from ..ir.graph import Graph, Node
 from ..ir.json import strict_loads, take
 from ..ir.program import Program
@@ -26,6 +28,7 @@ from .complete import Complete, Decision
 
 FORMAT = "shardwright.plan"
 VERSION = 4
+T = TypeVar("T")
 RuleOf = Callable[[Graph, Node], OpShardingRule | None]
 
 
@@ -81,6 +84,8 @@ class Plan:
     """What was shown of the Program, as the JSON has it; never believed from a file."""
     program: Program | None = field(default=None, compare=False, repr=False)
     """The Program, where whoever decided has lowered it."""
+    claimed: bool = field(default=False, compare=False)
+    """Whether bound, solver and notes are what a file says."""
 
     @property
     def name(self) -> str:
@@ -102,8 +107,12 @@ class Plan:
 
     @property
     def gap(self) -> float:
-        """How far above the best plan this one may be, as a part of its objective."""
-        return max(0.0, (self.cost.objective - self.lower_bound) / max(self.cost.objective, 1))
+        """How far above the best plan this one may be, as a part of its objective; a file's bound does not count."""
+        return self.gap_to(0 if self.claimed else self.lower_bound)
+
+    def gap_to(self, bound: int) -> float:
+        """How far above the best plan this one may be, if no plan is below this bound."""
+        return max(0.0, (self.cost.objective - bound) / max(self.cost.objective, 1))
 
     # -- JSON -------------------------------------------------------------------------------------------
 
@@ -191,6 +200,9 @@ def read_plan(text: str) -> dict[str, Any]:
     }  # fmt: skip
     record = dict(take(record, "plan", needed))
     take(record["cost"], "cost", {f.name: int for f in fields(PlanCost)})
+    for what, amount in {**record["cost"], "memory": record["memory"], "lower_bound": record["lower_bound"]}.items():
+        if amount < 0:
+            raise GraphError(f"{what} of the plan is {amount}", help="no plan takes less than nothing")
     texts = record["texts"]
     if not all(isinstance(item, str) for item in (*texts, *record["notes"], *record["meshes"])):
         raise GraphError("texts, notes and meshes of a plan are strings")
@@ -202,80 +214,116 @@ def read_plan(text: str) -> dict[str, Any]:
             raise GraphError(f"the plan refers to text {number!r}, but has {len(texts)}")
         return str(texts[number])
 
-    def pair(entry: Any) -> tuple[str, str]:
-        if not isinstance(entry, list) or len(entry) != 2:
-            raise GraphError("a copy of the plan is not a pair")
-        return said(entry[0]), said(entry[1])
+    def all_said(numbers: Any) -> tuple[str, ...]:
+        if not isinstance(numbers, list):
+            raise GraphError(f"the plan has a {type(numbers).__name__} where texts are listed by number")
+        return tuple(map(said, numbers))
+
+    def pairs_said(pairs: Any) -> tuple[tuple[str, ...], ...]:
+        if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+            raise GraphError("the copies of a value are no pairs of what is made and from what")
+        return tuple(map(all_said, pairs))
+
+    def node_said(entry: Any) -> list[tuple[str, ...]]:
+        if not isinstance(entry, list) or len(entry) != 4:
+            raise GraphError("a node of the plan is not four lists: axes of factors, operands, results, homes")
+        return list(map(all_said, entry))
 
     kinds = {"mesh": int, "inputs": dict, "nodes": list, "outputs": list, "copies": dict, "kept": dict}
     piece = dict(take(record["pieces"][0], "a piece of the plan", kinds))
     if piece["mesh"] != 0:
         raise GraphError(f"a piece of the plan is on mesh {piece['mesh']}, but there is one mesh")
-    for entry in piece["nodes"]:
-        if not isinstance(entry, list) or len(entry) != 4 or not all(isinstance(part, list) for part in entry):
-            raise GraphError("a node of the plan is not four lists")
     record["pieces"] = [
         {
-            "inputs": {name: said(number) for name, number in piece["inputs"].items()},
-            "nodes": [[tuple(map(said, part)) for part in entry] for entry in piece["nodes"]],
-            "outputs": tuple(map(said, piece["outputs"])),
-            "copies": {_whole(v): tuple(map(pair, _list(pairs))) for v, pairs in piece["copies"].items()},
-            "kept": {_whole(value): said(number) for value, number in piece["kept"].items()},
+            "inputs": {name: _at(("input", name), said, number) for name, number in piece["inputs"].items()},
+            "nodes": [_at(("node", str(n)), node_said, entry) for n, entry in enumerate(piece["nodes"])],
+            "outputs": _at(("of", "outputs"), all_said, piece["outputs"]),
+            "copies": {_value(v): _at(("copies of", f"value {v}"), pairs_said, p) for v, p in piece["copies"].items()},
+            "kept": {_value(v): _at(("kept", f"value {v}"), said, number) for v, number in piece["kept"].items()},
         }
     ]
     for entry in record["rewrites"]:
         take(entry, "a rewrite of the plan", {"name": str, "arguments": dict})
     mesh = DeviceMesh(record["meshes"][0])
-    for spec in (*record["pieces"][0]["inputs"].values(), *record["pieces"][0]["outputs"]):
-        ShardingSpec.parse(spec, mesh)
+    for name, spec in record["pieces"][0]["inputs"].items():
+        _at(("input", name), ShardingSpec.parse, spec, mesh)
+    for i, spec in enumerate(record["pieces"][0]["outputs"]):
+        _at(("output", str(i)), ShardingSpec.parse, spec, mesh)
     return record
 
 
 def complete_of(record: Mapping[str, Any], graph: Graph, mesh: DeviceMesh, rule_of: RuleOf) -> Complete:
-    """The decisions of a record that `read_plan` gave, for the graph after its rewrites."""
+    """The decisions of a record that `read_plan` gave, for the graph after its rewrites; nothing is held against rules
+    here."""
     piece = record["pieces"][0]
     names = [graph.values[value].name for value in graph.inputs]
     if len(piece["nodes"]) != len(graph.nodes) or set(piece["inputs"]) != set(names):
         raise GraphError("the plan has other ops or inputs than the program", help="plan this program anew")
 
     def spec(text: str, value: int) -> ShardingSpec:
-        if not 0 <= value < len(graph.values):
-            raise GraphError(f"the plan speaks of value {value}, which the program does not have")
         return ShardingSpec.of(text, mesh, graph.type(value).rank).closed()
 
     def axes(text: str) -> Axes:
         return () if text == "_" else tuple(mesh.axis(word) for word in text.split("+"))
 
-    def specs(texts: tuple[str, ...], values: tuple[int, ...], n: int) -> tuple[ShardingSpec, ...]:
+    def specs(texts: tuple[str, ...], values: tuple[int, ...]) -> tuple[ShardingSpec, ...]:
         if len(texts) != len(values):
-            raise GraphError(f"the plan has {len(texts)} shardings where node {n} has {len(values)} tensors")
+            raise GraphError(f"the plan has {len(texts)} shardings for {len(values)} tensors")
         return tuple(map(spec, texts, values))
 
-    decisions = []
-    for n, (node, (factors, *said)) in enumerate(zip(graph.nodes, piece["nodes"])):
-        rule = rule_of(graph, node)
-        try:
-            parts = [specs(t, v, n) for t, v in zip(said, (node.inputs, node.results, node.results))]
-            if rule is not None and len(rule.factors) != len(factors):
-                # Where a sharding is asked for right there; or the op ran replicated, for lack of a rule at that time.
-                rule = OpShardingRule.identity(graph.type(node.results[0]).shape) if factors else None
-            decisions.append(Decision(n, rule, tuple(map(axes, factors)), *parts))
-        except ShardwrightError as error:
-            raise error.add("node", f"{n} {node.op}") from None
-    inputs = tuple(spec(piece["inputs"][name], value) for name, value in zip(names, graph.inputs))
-    outputs = specs(piece["outputs"], graph.outputs, len(graph.nodes))
-    sources = {v: {spec(made, v): spec(source, v) for made, source in pairs} for v, pairs in piece["copies"].items()}
-    kept = {value: spec(text, value) for value, text in piece["kept"].items()}
-    return Complete(graph, mesh, inputs, tuple(decisions), outputs, tuple(record["notes"]), 0, sources, kept)
+    def decision(n: int, node: Node, factors: tuple[str, ...], said: Sequence[tuple[str, ...]]) -> Decision:
+        parts = [specs(t, v) for t, v in zip(said, (node.inputs, node.results, node.results))]
+        rule = _rule_for(node, graph, rule_of, len(factors))
+        return Decision(n, rule, tuple(map(axes, factors)), *parts)
+
+    def copied(value: int, pairs: tuple[tuple[str, ...], ...]) -> dict[ShardingSpec, ShardingSpec]:
+        made = {spec(text, value): spec(source, value) for text, source in pairs}
+        if len(made) != len(pairs):
+            raise GraphError("the plan makes one copy of a value twice")
+        return made
+
+    decisions = tuple(
+        _at(("node", f"{n} {node.op}"), decision, n, node, factors, said)
+        for n, (node, (factors, *said)) in enumerate(zip(graph.nodes, piece["nodes"]))
+    )
+    inputs = tuple(_at(("input", name), spec, piece["inputs"][name], v) for name, v in zip(names, graph.inputs))
+    outputs = _at(("of", "outputs"), specs, piece["outputs"], graph.outputs)
+    for value in (*piece["copies"], *piece["kept"]):
+        if value >= len(graph.values):
+            raise GraphError(f"the plan speaks of value {value}, but the program has {len(graph.values)}")
+    sources = {v: _at(("copies of", f"value {v}"), copied, v, pairs) for v, pairs in piece["copies"].items()}
+    kept = {v: _at(("kept", f"value {v}"), spec, text, v) for v, text in piece["kept"].items()}
+    return Complete(graph, mesh, inputs, decisions, outputs, tuple(record["notes"]), 0, sources, kept)
 
 
-def _whole(text: str) -> int:
-    if not text.isdecimal():
-        raise GraphError(f"{text!r} is no value")
+def _rule_for(node: Node, graph: Graph, rule_of: RuleOf, count: int) -> OpShardingRule | None:
+    """The rule by which a plan gives axes to so many factors of a node; None where the op runs replicated."""
+    rule = rule_of(graph, node)
+    if rule is not None and len(rule.factors) == count:
+        return rule
+    if node.op == CONSTRAINT and count == graph.type(node.results[0]).rank:
+        return OpShardingRule.identity(graph.type(node.results[0]).shape)
+    if count == 0:
+        return None  # it ran replicated, for lack of a rule at that time
+    if rule is None:
+        raise GraphError(
+            "the plan splits an op that has no rule here",
+            help="if the rule was learned or given from outside, load its rule_book= or give it again; or plan anew",
+        )
+    raise GraphError(
+        f"the plan gives axes to {count} factors, but the op's rule has {len(rule.factors)}", rows=[("rule", str(rule))]
+    )
+
+
+def _at(where: tuple[str, str], read: Callable[..., T], *about: Any) -> T:
+    """Say in which part of the plan something could not be read."""
+    try:
+        return read(*about)
+    except ShardwrightError as error:
+        raise error.add(*where) from None
+
+
+def _value(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > 18 or str(int(text)) != text:
+        raise GraphError(f"{text[:40]!r} is no number of a value")
     return int(text)
-
-
-def _list(item: Any) -> list[Any]:
-    if not isinstance(item, list):
-        raise GraphError("the copies of a value are not a list")
-    return item

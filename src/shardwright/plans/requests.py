@@ -20,12 +20,13 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from ..errors import GraphError, ShardwrightError, SpecError, near_misses
+from ..errors import GraphError, ShardwrightError, SpecError, near_misses, printable
 from ..ir.core import CONSTRAINT
 from ..ir.graph import Graph
 from ..ir.json import take
 from ..spec.axes import AxisRef, is_prefix
 from ..spec.mesh import DeviceMesh
+from ..spec.pending import check_pending
 from ..spec.sharding import P, ShardingSpec
 from .amounts import amount_text, read_bytes
 
@@ -43,6 +44,8 @@ _FORMS = {
     WORD: "it says a name",
     YES: 'it says "yes", or is left out',
 }
+LONGEST_PATTERN = 4096
+"""Characters: longer ones take quadratic time to read."""
 INSIDE = "constraint"
 """What stands in the program itself (`with_sharding_constraint`); it is no part of the plan's JSON."""
 
@@ -100,6 +103,9 @@ class Request:
         return self.bytes if self.kind == "cap_gather" else None
 
     def __str__(self) -> str:
+        return printable(self._text())
+
+    def _text(self) -> str:
         if self.kind == INSIDE:
             return f"with_sharding_constraint: {self.says}"
         if self.kind in ("in_specs", "out_specs"):
@@ -170,6 +176,14 @@ class Request:
             for value, spec in self.pins.items()
         ]
 
+    def check_pending(self, graph: Graph) -> None:
+        """Raise where a tensor is wanted pending in a way that its element type has no meaning for."""
+        for value, spec in (*self.pins.items(), *((graph.outputs[i], spec) for i, spec in self.outs.items())):
+            try:
+                check_pending(spec, graph.type(value).dtype)
+            except ShardwrightError as error:
+                raise error.add("for", f"{graph.values[value].name}: {graph.type(value)}, by {self}") from None
+
     def moved(self, values: Mapping[int, int]) -> Request:
         """The same of a graph whose values have other numbers."""
         return replace(
@@ -189,7 +203,7 @@ def _quoted(says: object) -> str:
 
 def _output_number(name: str, graph: Graph) -> int:
     number = name.removeprefix("output ")
-    if not number.isdecimal() or int(number) >= len(graph.outputs):
+    if number not in map(str, range(len(graph.outputs))):
         raise SpecError(f"the program has no {name!r}", rows=[("outputs", str(len(graph.outputs)))])
     return int(number)
 
@@ -291,6 +305,8 @@ def _collect(constraints: Any, found: list[Request]) -> None:
 
 def matching(pattern: str, graph: Graph, inputs_first: bool = False) -> list[int]:
     """Values by name or pattern; with ``inputs_first`` others count only where no input matches."""
+    if len(pattern) > LONGEST_PATTERN:
+        raise SpecError(f"a constraint names tensors by a pattern of {len(pattern)} characters")
     wanted = pattern.removeprefix("%")
     names = {value.id: value.name for value in graph.values}
     found = [value for value, name in names.items() if fnmatchcase(name, wanted)]
@@ -330,7 +346,9 @@ def read_requests(entries: Sequence[Any]) -> tuple[Request, ...]:
     for group, entry in enumerate(entries, 1):
         take(entry, "what was asked for", {"kind": str, "says": (str, int, list)})
         kind, says = entry["kind"], entry["says"]
-        if KINDS.get(kind) != PAIRS:
+        if kind not in KINDS:
+            raise GraphError(f"a plan cannot be asked for {kind!r}", rows=[("known", ", ".join(KINDS))])
+        if KINDS[kind] != PAIRS:
             found.append(Request(kind, tuple(says) if isinstance(says, list) else says))
             continue
         if not isinstance(says, list):

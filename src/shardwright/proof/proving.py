@@ -13,6 +13,7 @@ from ..errors import VerifyError
 from ..ir.digest import program_digest, program_hash
 from ..ir.graph import Graph
 from ..ir.program import Program
+from ..rules.registry import edition
 from .certificate import Certificate, trusted_ops
 from .identity import check_identity, check_lemma
 from .lemmas import REACH, Lemma, check_ends, lemma_at, lemmas, whole_lemma
@@ -29,6 +30,8 @@ _shown: dict[tuple[object, ...], bool] = {}
 """Lemmas that hold, with whether they were shown at smaller sizes."""
 _proven: dict[tuple[str, str], Certificate] = {}
 """By the hashes of graph and Program."""
+_edition = -1
+"""Of the rule book: where that changes, what was shown has to be shown again."""
 
 
 def prove(
@@ -39,6 +42,7 @@ def prove(
     ``graph`` is the one that was lowered, ``captured`` the user's, if that is another; ``outside`` says of ops whose
     rule did not come with the project where it is from, and what was done about it.
     """
+    _forget_old()
     source = graph if captured is None else captured
     key = program_hash(source), program_digest(program)
     found = _proven.get(key)
@@ -49,6 +53,14 @@ def prove(
         check_ends(graph, program)
         found = _proven[key] = _Proof(graph, program).certificate(*key, outside or {})
     return found
+
+
+def _forget_old() -> None:
+    global _edition
+    if _edition != edition():
+        _edition = edition()
+        _shown.clear()
+        _proven.clear()
 
 
 class _Proof:

@@ -37,7 +37,11 @@ WAYS = 4
 
 def shrunk(lemma: Lemma) -> Lemma:
     """The lemma at the smallest sizes at which it says the same; itself where nothing can be smaller."""
-    lemma = _told_apart(lemma)
+    small = _smaller(_told_apart(lemma))
+    return small if elements(small) < elements(lemma) else lemma
+
+
+def _smaller(lemma: Lemma) -> Lemma:
     sizes, stay = _sizes(lemma), _uneven_axes(lemma.program)
     while True:
         axes = _Axes.of(lemma.program, stay)

@@ -117,7 +117,7 @@ class _Call:
         if record is None or (record.meaning is None and record.random):
             return _opaque
         meaning = record.meaning or "by rule"
-        return BY_MEANING.get(meaning, _all) if isinstance(meaning, str) else _all
+        return BY_MEANING.get(meaning, _all) if isinstance(meaning, str) else _meant(meaning)
 
     @property
     def rank(self) -> int:
@@ -280,6 +280,25 @@ def _parts(sizes: Sizes, call: _Call) -> None:
         ]
         sizes.call(node.op, dict(node.attrs), operands, graph.types(node.results))
     return None
+
+
+class _Pointwise:
+    """An `Arithmetic` that has nothing but what goes element by element, and computes nothing."""
+
+    def _made(self, *operands: Any) -> object:
+        return self
+
+    add = subtract = multiply = divide = negative = maximum = minimum = where = apply = rising = _made
+
+
+def _meant(meaning: Callable[..., Any]) -> Look:
+    """A meaning that its author gave: if it gets by with what goes element by element, places are all alike to it."""
+
+    def look(sizes: Sizes, call: _Call) -> None:
+        probe = _Pointwise()
+        meaning(probe, *(probe for _ in call.flat), **call.attrs)
+
+    return look
 
 
 def _attention(sizes: Sizes, call: _Call) -> None:

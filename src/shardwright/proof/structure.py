@@ -65,6 +65,8 @@ class _Structure:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.mesh = program.mesh
+        self.seen: set[object] = set()
+        """What was looked at already: a deep network says the same again and again."""
         self.offsets: dict[int, Instr] = {}
         """Values that differ from device to device, and what made them."""
         self.steps: dict[str, Callable[[Instr, Local, Local], None]] = {
@@ -105,8 +107,10 @@ class _Structure:
 
     def local(self, i: int, local: Local) -> None:
         """A sharding that this mesh has, for a tensor of this rank."""
+        _need(local.id == i, f"value {i} is numbered {local.id}")
+        if not self.is_new(local.type, local.spec):
+            return
         try:
-            _need(local.id == i, f"value {i} is numbered {local.id}")
             _need(local.spec.mesh == self.mesh, "lies on another mesh", ("mesh", local.spec.mesh))
             _need(all(size >= 0 for size in local.type.shape), "has a negative size")
             _ = local.type.item_bytes
@@ -117,6 +121,11 @@ class _Structure:
             raise VerifyError(f"%{local.name}: {error.fact}", rows=error.rows).add(
                 "type", f"{local.type} as {local.spec}"
             ) from None
+
+    def is_new(self, *what: object) -> bool:
+        before = len(self.seen)
+        self.seen.add(what)
+        return len(self.seen) > before
 
     def axes(self, axes: Axes) -> None:
         for axis in axes:
@@ -135,8 +144,6 @@ class _Structure:
             _need(0 <= value < len(program.values), f"output {i} does not exist")
             local = program.values[value]
             _need(value not in self.offsets, f"output {i} differs from device to device", ("output", f"%{local.name}"))
-            pending = [axis for axis, _ in local.spec.partial if axis.size > 1]
-            _need(not pending, f"output {i} is still pending", ("output", f"%{local.name}: {local}"))
         targets = [i for i, _ in program.updates]
         _need(len(set(targets)) == len(targets), "an input is updated twice")
         for i, o in program.updates:
@@ -170,6 +177,8 @@ class _Structure:
                 self.forms[instr.op](instr)
 
     def groups(self, instr: Instr) -> None:
+        if not self.is_new("groups", instr.axes):
+            return
         groups = self.mesh.groups(instr.axes)
         found = sorted(position for group in groups for position in group)
         ways = axes_size(instr.axes)
@@ -184,6 +193,8 @@ class _Structure:
         _need(before.type == after.type, "changes the type of its operand", *told)
         same = before.origin == after.origin or None in (before.origin, after.origin)
         _need(same, "claims to be a copy of another value than its operand", *told)
+        if not self.is_new(instr.op, instr.attrs, instr.axes, instr.bytes, before.type, before.spec, after.spec):
+            return
         try:
             self.steps[instr.op](instr, before, after)
         except VerifyError as error:

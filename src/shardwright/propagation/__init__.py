@@ -17,6 +17,7 @@ priorities.
 | `choices` | the ways to split one op that its tensors' shardings suggest |
 | `parts` | ops in their parts, for splits that need communication inside an op |
 | `complete` | fix the sharding of every operand of every node, by bytes moved |
+| `check` | `check_complete`: decisions that came from a file, held against the rules |
 
 To extend: a strategy is a function with the signature `factors.Strategy`; an op joins by its rule alone.
 """

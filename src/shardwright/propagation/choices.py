@@ -16,7 +16,7 @@ from ..spec.axes import Axes, AxisRef, axes_size, merge_axes, prefix_without_ove
 from ..spec.factors import FactorSharding
 from ..spec.mesh import DeviceMesh
 from ..spec.rule import Mapped, OpShardingRule, Transfer
-from ..spec.sharding import DimSpec, Partial, ShardingSpec
+from ..spec.sharding import DimSpec, Partial, ShardingSpec, sort_partial
 from .project import project
 
 MOST_REMEMBERED = 50_000
@@ -138,7 +138,7 @@ def forced_choices(
     found = [
         _choice(rule, mesh, legal, carried)
         for carried in _carried(rule, operands)
-        if not any(axis.overlaps(other) for axis, _ in carried[0] for other in used)
+        if not any(axis.excludes(other) for axis, _ in carried[0] for other in used)
     ]
     return _remember(key, rule, found)
 
@@ -158,7 +158,7 @@ def _carried(rule: OpShardingRule, operands: Sequence[ShardingSpec]) -> list[Car
         states = tuple(f"P({kind})" if (axis, kind) in spec.partial else "R" for spec in operands)
         row = find_transfer(rule.transfers, states, kind)
         clash = any(other.overlaps(axis) and k != kind for other, k in pending if (other, k) != (axis, kind))
-        if row is None or clash:
+        if row is None or clash or any(axis.excludes(other) for other, _ in through):
             continue
         through += ((axis, kind),)
         for i, state in enumerate(states):
@@ -212,7 +212,7 @@ def _elsewhere(rule: OpShardingRule, axes: Sequence[Axes], legal: tuple[Axes, ..
     """Axes that a factor cannot keep may split another one that passes through: work stays divided."""
     lost = [axis for f in range(len(axes)) for axis in axes[f] if axis not in legal[f]]
     kept = [axis for given in legal for axis in given]
-    lost = [axis for axis in lost if not any(axis.overlaps(other) for other in kept)]
+    lost = [axis for axis in lost if not any(axis.excludes(other) for other in kept)]
     if not lost:
         return []
     places = [
@@ -271,5 +271,4 @@ def _choice(rule: OpShardingRule, mesh: DeviceMesh, axes: tuple[Axes, ...], carr
 def _with(spec: ShardingSpec, extra: Partial, mesh: DeviceMesh) -> ShardingSpec:
     if not extra:
         return spec
-    partial = tuple(sorted(spec.partial + extra, key=lambda pair: mesh.order(pair[0])))
-    return ShardingSpec.make(mesh, spec.dims, partial)
+    return ShardingSpec.make(mesh, spec.dims, sort_partial((*spec.partial, *extra), mesh))

@@ -7,6 +7,8 @@ a function.
 Ops that nobody wrote down are asked for where they come from: entry points in the group ``shardwright.operators``
 name modules that turn an op's name into `OpFacts` (tags, schema), and *makers* turn those into records.  So one line
 serves a whole family of operators of a framework, those of later versions included.
+
+A record that does not come with the project says who gave it (`OpRecord.origin`).
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from __future__ import annotations
 import importlib
 import logging
 import pkgutil
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace as changed
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -38,6 +42,7 @@ _by_signature: dict[tuple[object, ...], OpShardingRule] = {}
 _makers: list[Maker] = []
 _made: dict[str, OpRecord | None] = {}
 _waiting: list[Callable[[], None]] = []
+_editions = 0
 _have_families = False
 _loaded = False
 _complete = False
@@ -84,6 +89,7 @@ def rule(
             raise RuleError(f"rule() has no argument {key!r}", rows=[("op", name)], help=near_misses(key, _ARGUMENTS))
 
     def register(source: Any) -> Any:
+        origin = _caller()
         _load_families()
         transfers: tuple[Transfer, ...] = ()
         if isinstance(source, str):
@@ -110,11 +116,33 @@ def rule(
             doc=doc,
             beyond=beyond,
             same_as=same_as,
+            origin=origin,
         )
-        _by_signature.clear()
+        _changed()
         return source
 
     return register if source is None else register(source)
+
+
+def _caller() -> str:
+    """Who writes into the book; empty for modules of the project."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__") == __name__:
+        frame = frame.f_back
+    return _outside(str(frame.f_globals.get("__name__", "")))
+
+
+def _outside(module: str) -> str:
+    return "" if module.partition(".")[0] == __name__.partition(".")[0] else f"given from outside, by {module}"
+
+
+def given_by(op: str, module: str) -> None:
+    """Say that a record, written by the project for somebody else, is of this module."""
+    set_origin(op, _outside(module))
+
+
+def set_origin(op: str, origin: str) -> None:
+    _records[op] = changed(_records[op], origin=origin)
 
 
 def _declare(text: str, sizes: Mapping[str, int]) -> str:
@@ -199,7 +227,11 @@ def _make(op: str) -> OpRecord | None:
     for framework in _frameworks():
         facts: OpFacts | None = framework.describe(op)
         if facts is not None:
-            return next((record for make in _makers if (record := make(facts)) is not None), None)
+            for make in _makers:
+                record = make(facts)
+                if record is not None:
+                    who = facts.origin or _outside(framework.__name__) or _outside(getattr(make, "__module__", ""))
+                    return changed(record, origin=record.origin or who)
     return None
 
 
@@ -241,11 +273,22 @@ def records() -> Iterator[OpRecord]:
     return iter([_records[name] for name in sorted(_records)])
 
 
+def edition() -> int:
+    """A number that grows whenever the book changes, for those who keep what follows from it."""
+    return _editions
+
+
+def _changed() -> None:
+    global _editions
+    _editions += 1
+    _by_signature.clear()
+
+
 def forget(op: str) -> None:
     """Take an op out of the book (for tests and notebooks)."""
     _records.pop(op, None)
     _made.clear()
-    _by_signature.clear()
+    _changed()
 
 
 def sharding_rule(

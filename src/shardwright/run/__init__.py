@@ -18,7 +18,7 @@ from ..frontends.numpy.arrays import NumpyArrays
 from .engine import Engine, Executed, engine_for
 from .numpy import NumpyEngine
 from .runner import Runner, Step
-from .virtual import CompiledProgram, VirtualEngine, assemble, scatter
+from .virtual import CompiledProgram, VirtualEngine, assemble, pended, scatter
 
 __all__ = [
     "CompiledProgram",
@@ -31,5 +31,6 @@ __all__ = [
     "VirtualEngine",
     "assemble",
     "engine_for",
+    "pended",
     "scatter",
 ]

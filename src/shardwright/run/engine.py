@@ -6,9 +6,9 @@ whether it has more than one device; one that has not raises `NotImplementedErro
 | method | what it does |
 |---|---|
 | ``compile(program)`` | a `Compiled`: ``run(shards, donate=False)`` gives the outputs' shards and what was `Executed` |
-| ``scatter(whole, spec)`` | what this engine holds of a whole array |
+| ``scatter(whole, spec)`` | what this engine holds of a whole array: parts whose combination it is (`spec.pending`) |
 | ``load(wholes, specs)`` | the same of a program's state, all of it at once; counted |
-| ``assemble(held, spec, shape)`` | the whole array again |
+| ``assemble(held, spec, shape)`` | the whole array again, what is pending combined |
 | ``all_reduce_sum``, ``all_gather``, ``reduce_scatter`` | collectives by name; ``group`` None means all devices |
 | ``start(kind, tensor, group)``, ``wait(handle)`` | a collective begun, and waited for; done at once if synchronous |
 

@@ -72,6 +72,7 @@ class Step:
         self._changed = {at - self._first for at, _ in graph.updates if at >= self._first}
         numbers = [i for i, value in enumerate(graph.inputs[self._first :]) if not graph.type(value).shape]
         self._numbers = [slot for slot in numbers if slot not in self._changed]
+        self._check_updates()
         self.load()
 
     source = property(lambda self: self.runner.source)
@@ -88,6 +89,18 @@ class Step:
     def collectives(self) -> list[Collective]:
         found: list[Collective] = self.program.collectives
         return found
+
+    def _check_updates(self) -> None:
+        """What a call leaves is what the next one reads, so it has to lie in the same way."""
+        program = self.program
+        for i, output in program.updates:
+            old, new = program.values[program.inputs[i]], program.values[program.outputs[output]]
+            if i >= self._first and not old.spec.same_layout(new.spec):
+                raise ShardwrightError(
+                    "a step leaves state in another sharding than it takes it",
+                    rows=[("before", f"{old.name}: {old}"), ("after", str(new))],
+                    help="give the state's sharding for both, or leave it to the planner",
+                )
 
     def load(self) -> None:
         """Take the state anew from the modules and optimizers, where it is as of the last `sync`."""

@@ -25,6 +25,7 @@ from ..spec.axes import AxisRef, axes_text
 from ..spec.chunks import nested_chunk
 from ..spec.collective import collective_bytes
 from ..spec.mesh import DeviceMesh
+from ..spec.pending import ONE_HOLDS, check_pending, is_first, neutral_at, pending_axes
 from ..spec.resharding.steps import permute_sources
 from ..spec.sharding import ShardingSpec
 from .engine import COMPILE, EngineBase, Executed
@@ -60,11 +61,11 @@ class VirtualEngine(EngineBase):
 
     def all_reduce_sum(self, tensor: Shards, group: Sequence[str] | None = None) -> Shards:
         axes = self._axes(group)
-        return _over_groups(self.mesh, axes, lambda parts: [self.arrays.combine("sum", parts)] * len(parts), tensor)
+        return _combined(self.mesh, axes, partial(self.arrays.combine, "sum"), tensor)
 
     def all_gather(self, tensor: Shards, group: Sequence[str] | None = None) -> Shards:
         axes = self._axes(group)
-        return _over_groups(self.mesh, axes, lambda parts: [self.arrays.concatenate(parts, 0)] * len(parts), tensor)
+        return _combined(self.mesh, axes, partial(_join, self.arrays, 0), tensor)
 
     def reduce_scatter(self, tensor: Shards, group: Sequence[str] | None = None) -> Shards:
         def work(parts: Shards) -> Shards:
@@ -98,19 +99,46 @@ def make(mesh: Any, framework: Framework) -> VirtualEngine:
 
 
 def scatter(whole: Any, spec: ShardingSpec, arrays: Any = None) -> Shards:
-    """The shards of a whole array, one for each position; slicing on the host, no collective."""
-    at = (arrays or NumpyArrays()).at
+    """The shards of a whole array, one for each position; slicing on the host, no collective.
+
+    Of a pending sharding: parts whose combination is the array.
+    """
+    arrays = arrays or NumpyArrays()
+    at = arrays.at
     if spec.is_replicated:
         return [at(whole, ())] * spec.mesh.size
-    return [at(whole, spec.local_slices(whole.shape, position)) for position in spec.mesh]
+    shards = [at(whole, spec.local_slices(whole.shape, position)) for position in spec.mesh]
+    return pended(shards, spec, arrays)
+
+
+def pended(shards: Shards, spec: ShardingSpec, arrays: Any) -> Shards:
+    """Shards that count once each: where the sharding is pending, some devices hold what changes nothing instead."""
+    if not pending_axes(spec):
+        return shards
+    check_pending(spec, arrays.dtype(shards[0]))
+    return [held_part(part, spec, position, arrays) for position, part in zip(spec.mesh, shards)]
+
+
+def held_part(part: Any, spec: ShardingSpec, position: int, arrays: Any) -> Any:
+    """What one device holds of its part of an array."""
+    kind = neutral_at(spec, position)
+    return part if kind is None else arrays.neutral_like(kind, part)
 
 
 def assemble(shards: Sequence[Any], spec: ShardingSpec, shape: Sequence[int], arrays: Any = None) -> Any:
-    """The whole array from its shards, on the host; the shard itself where every position has all of it."""
-    if spec.is_replicated:
+    """The whole array from its shards, on the host; the shard itself where every position has all of it.
+
+    What is pending is combined.
+    """
+    arrays = arrays or NumpyArrays()
+    if spec.partial:
+        check_pending(spec, arrays.dtype(shards[0]))
+    for kind, axes in pending_axes(spec).items():
+        shards = _combined(spec.mesh, axes, partial(arrays.combine, kind), shards)
+    if not any(dim.cutting for dim in spec.dims):
         return shards[0]
     parts = [(spec.local_slices(shape, position), shards[position]) for position in spec.mesh]
-    return (arrays or NumpyArrays()).joined(shards[0], shape, parts)
+    return arrays.joined(shards[0], shape, parts)
 
 
 class CompiledProgram:
@@ -225,13 +253,20 @@ class _Meter:
 
 
 def _over_groups(
-    mesh: DeviceMesh, axes: Sequence[AxisRef], work: Callable[[Shards], Sequence[Any]], shards: Shards
+    mesh: DeviceMesh, axes: Sequence[AxisRef], work: Callable[[Shards], Sequence[Any]], shards: Sequence[Any]
 ) -> Shards:
     result = list(shards)
     for group in mesh.groups(axes):
         for position, part in zip(group, work([shards[p] for p in group])):
             result[position] = part
     return result
+
+
+def _combined(
+    mesh: DeviceMesh, axes: Sequence[AxisRef], work: Callable[[Shards], Any], shards: Sequence[Any]
+) -> Shards:
+    """One result for each group, shared by its members."""
+    return _over_groups(mesh, axes, lambda parts: [work(parts)] * len(parts), shards)
 
 
 class _Compiler:
@@ -379,9 +414,9 @@ class _Compiler:
 
     def to_partial(self, instr: Instr) -> Work:
         value, kind = self._read(instr), instr.attr("reduction")
-        if kind in ("max", "min", "avg"):
+        if kind not in ONE_HOLDS:
             return lambda env: [env[value]]
-        first = [all(self.mesh.index_along(p, axis) == 0 for axis in instr.axes) for p in self.mesh]
+        first = [is_first(self.mesh, p, instr.axes) for p in self.mesh]
         neutral = self.arrays.neutral_like
         return lambda env: [[x if keep else neutral(kind, x) for x, keep in zip(env[value], first)]]
 

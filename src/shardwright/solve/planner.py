@@ -17,7 +17,7 @@ from functools import cached_property
 from time import monotonic
 
 from ..cost import RESIDENT, Hardware, memory_profile, program_cost, simulate
-from ..errors import PlanInfeasible, ShardwrightError, SpecError, near_misses
+from ..errors import PlanInfeasible, ShardwrightError, SpecError, near_misses, printable
 from ..ir.core import CONSTRAINT
 from ..ir.digest import program_hash
 from ..ir.graph import Graph
@@ -120,9 +120,7 @@ class Planner:
 
     # -- plans ------------------------------------------------------------------------------------------------
 
-    def priced(
-        self, decided: Complete, solver: str, lower_bound: int = 0, timed_out: bool = False, asked: Asked | None = None
-    ) -> Plan:
+    def priced(self, decided: Complete, solver: str, lower_bound: int = 0, timed_out: bool = False) -> Plan:
         """A plan of these decisions: lowered, priced and measured."""
         program, graph = lower(decided), decided.graph
         found = program_cost(program, self.hardware, graph)
@@ -132,7 +130,7 @@ class Planner:
         peak = memory_profile(program, RESIDENT).peak
         decided = replace(decided, notes=program.notes)
         return Plan(
-            self.source_hash, self.hardware.name, asked or self.asked, decided, cost, peak,
+            self.source_hash, self.hardware.name, self.asked, decided, cost, peak,
             min(lower_bound, cost.objective), solver, timed_out, self.rewrites, None, program,
         )  # fmt: skip
 
@@ -302,7 +300,7 @@ def _notes(decided: Complete, program: Program, times: Sequence[int], more: tupl
     texts = {n: f"node {n}: {graph.nodes[n].op} has no rule and runs replicated" for n in sorted(alone)}
     notes = [note for note in notes if note not in texts.values()]
     notes += [f"{text} ({duration(took.get(n, 0))})" for n, text in texts.items()]
-    return tuple(dict.fromkeys(notes))
+    return tuple(dict.fromkeys(map(printable, notes)))
 
 
 __all__ = ["SIMPLE", "SPECS", "Planner", "apply_rewrite", "check_recipe", "check_solver", "held_by", "rewrites_of"]

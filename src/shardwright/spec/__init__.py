@@ -9,6 +9,7 @@ Pure Python, no framework.  One notation for everything, one parser (`notation`)
 | `chunks` | how a dim is cut, uneven and empty shards included |
 | `tensors` | a tensor with its sharding as text |
 | `sharding` | `DimSpec`, `ShardingSpec`, `P`, `compute_global_shape`, `needs_reshard` |
+| `pending` | who holds what of a pending tensor, and which tensors cannot be pending |
 | `collective` | the collectives and their bytes: the one place that defines them |
 | `notation` | the reader of every string: it gives parts, the nouns are made of them |
 | `rule` | `RulePattern` as written, `OpShardingRule` bound to shapes |

@@ -2,12 +2,14 @@
 
 An axis of size 8 can be seen as 2 x 4: its major half ``x:(1)2`` and the rest ``x:(2)4``.  A part is written
 ``name:(pre)size``: *pre* is the product of everything more major inside the axis.  Two parts are compared as
-multiplicative intervals ``[pre, pre*size)``.
+multiplicative intervals ``[pre, pre*size)``.  Parts that no one way to cut the axis has among its pieces *cannot
+coexist*: of an axis of 6, ``x:(1)2`` is for 2 x 3 and ``x:(3)2`` for 3 x 2.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from math import prod
 from typing import NamedTuple
 
@@ -44,6 +46,21 @@ class AxisRef(NamedTuple):
         # Axes of size 1 are empty intervals, yet one axis must not be used twice.
         return self == other or max(self.pre, other.pre) < min(self.end, other.end)
 
+    def coexists(self, other: AxisRef) -> bool:
+        """Whether the axis can be cut so that both are made of pieces: where they begin and end divides in order.
+
+        >>> AxisRef("x", 1, 2, 6).coexists(AxisRef("x", 3, 2, 6)), AxisRef("x", 1, 2, 6).coexists(AxisRef("x", 2, 3, 6))
+        (False, True)
+        """
+        if self.name != other.name or self.size == self.full or other.size == other.full:
+            return True
+        bounds = sorted((self.pre, self.end, other.pre, other.end))
+        return not any(after % before for before, after in pairwise(bounds))
+
+    def excludes(self, other: AxisRef) -> bool:
+        """Whether one op or sharding cannot use both: they overlap, or cannot coexist."""
+        return self.overlaps(other) or not self.coexists(other)
+
     def contains(self, other: AxisRef) -> bool:
         return self.name == other.name and self.pre <= other.pre and other.end <= self.end
 
@@ -70,10 +87,13 @@ class AxisRef(NamedTuple):
         )
 
     def prefix_without_overlap(self, other: AxisRef) -> AxisRef | None:
-        """The longest major part of this axis that does not touch ``other``; None if there is none."""
+        """The longest major part of this axis that does not touch ``other``; None if there is none or if they cannot
+        coexist."""
+        if not self.coexists(other):
+            return None
         if not self.overlaps(other):
             return self
-        if other.pre <= self.pre or other.pre % self.pre or self.size % (other.pre // self.pre):
+        if other.pre <= self.pre:
             return None
         return AxisRef(self.name, self.pre, other.pre // self.pre, self.full)
 

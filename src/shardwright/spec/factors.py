@@ -46,11 +46,11 @@ class FactorSharding:
         for factor, given in zip(rule.factors, chosen):
             for axis in given:
                 for other, place in used:
-                    if axis.overlaps(other):
-                        raise SpecError(
-                            f"mesh axis {axis} is given to two factors: {place} and {factor.name}",
-                            rows=[("rule", str(rule))],
-                        )
+                    if axis.excludes(other):
+                        fact = f"mesh axis {axis} is given to two factors: {place} and {factor.name}"
+                        if not axis.overlaps(other):
+                            fact = f"{other} of {place} and {axis} of {factor.name} cannot coexist"
+                        raise SpecError(fact, rows=[("rule", str(rule))])
                 used.append((axis, factor.name))
         made = cls(rule, mesh, tuple(chosen))
         made._check_majors()

@@ -18,6 +18,9 @@ from .notation import parse_axis, parse_mesh
 
 AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _RESERVED = frozenset({"_"})  # stands for "not sharded" in specs
+MOST_DEVICES = 2**17
+"""More than any machine has; devices are listed one by one."""
+MOST_AXES = 32
 
 
 class DeviceMesh:
@@ -252,6 +255,9 @@ def _read_axes(
 
 
 def _check(shape: tuple[int, ...], names: tuple[str, ...], ids: tuple[int, ...] | None) -> None:
+    if len(names) > MOST_AXES:
+        raise MeshError(f"a mesh of {len(names)} axes", help=f"a mesh has at most {MOST_AXES}")
+    total = 1
     for name, size in zip(names, shape):
         if not isinstance(name, str) or not AXIS_NAME.match(name) or name in _RESERVED:
             raise MeshError(
@@ -262,6 +268,9 @@ def _check(shape: tuple[int, ...], names: tuple[str, ...], ids: tuple[int, ...] 
             raise MeshError(f"axis {name!r} has size {size!r}, not a whole number")
         if size < 1:
             raise MeshError(f"axis {name!r} has size {size}", help="every axis needs at least one device")
+        total *= size
+        if total > MOST_DEVICES:  # before anything of that size is built, and without writing the number
+            raise MeshError(f"a mesh of more than {MOST_DEVICES} devices", rows=[("up to axis", name)])
     for i, name in enumerate(names):
         if name in names[:i]:
             raise MeshError(f"axis {name!r} stands twice in one mesh", help="give each axis its own name")

@@ -30,8 +30,9 @@ from .axes import Axes, AxisRef, merge_axes
 from .collective import check_reduction
 from .rule_parts import ELLIPSIS, FLAG_WORDS, ONE, REDUCED_BY, SAME, Dim, FactorNote, Pattern, Tensor, Transfer
 
-_TOKEN = re.compile(r"\s*(?:(?P<int>\d+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<punct>->|//|\.\.\.|\S))")
-
+_TOKEN = re.compile(r"\s*(?:(?P<int>[0-9]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<punct>->|//|\.\.\.|\S))")
+MOST_DIGITS = 18
+"""Of a number; no size, axis or device has more."""
 
 Pending = list[tuple[AxisRef, str]]
 """Pending axes in the order in which they are written, each with its reduction."""
@@ -103,6 +104,8 @@ class Reader:
     def integer(self, what: str) -> int:
         if self.token.kind != "int":
             self.fail(f"expected {what}{self._found()}")
+        if len(self.token.text) > MOST_DIGITS:
+            self.fail(f"{what} has {len(self.token.text)} digits")
         return int(self.take().text)
 
     def end(self) -> None:

@@ -67,6 +67,8 @@ class OpFacts:
     parameters: tuple[tuple[str, str], ...]
     """Name and kind of each: ``tensor``, ``tensors`` (a list) or ``other``."""
     results: tuple[str, ...]
+    origin: str = ""
+    """Who says so, where it is not the framework itself."""
 
     @property
     def tensors(self) -> tuple[tuple[str, str], ...]:
@@ -164,6 +166,8 @@ class OpRecord:
     """Why the rule leaves out what discovery finds of the op."""
     same_as: Translation | None = None
     """The op of another vocabulary that computes the same: its rule and its meaning hold for this one."""
+    origin: str = ""
+    """Who gave the record, where it did not come with the project: then its rule is tried before it is used."""
 
     def bind(
         self,

@@ -242,8 +242,8 @@ class ShardingSpec:
         """What `to_json` wrote, read strictly."""
         try:
             record = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise SpecError(f"not JSON: {error.msg}") from None
+        except (ValueError, RecursionError) as error:
+            raise SpecError(f"not JSON: {error}") from None
         words = {"mesh", "spec"}
         if not isinstance(record, dict) or set(record) != words or not all(isinstance(v, str) for v in record.values()):
             raise SpecError("a sharding in JSON is an object with a mesh and a spec, both as text")
@@ -397,6 +397,12 @@ def sort_partial(pairs: Iterable[tuple[AxisRef, str]], mesh: DeviceMesh) -> Part
 
 def _claim(axis: AxisRef, where: str, seen: list[tuple[AxisRef, str]], spec: ShardingSpec) -> None:
     for other, place in seen:
+        if not axis.coexists(other):
+            raise SpecError(
+                f"{other} and {axis} are parts of one mesh axis that cannot coexist: {place} and {where}",
+                rows=[("spec", str(spec)), ("mesh", str(spec.mesh))],
+                help="cut the axis one way: where one part begins or ends must divide where the next one does",
+            )
         if axis.overlaps(other):
             raise SpecError(
                 f"mesh axis {axis} is used twice: {place} and {where}",

@@ -16,10 +16,12 @@ from ..api.eager import program_by_specs
 from ..api.event_log import log
 from ..api.random import normal_part
 from ..errors import SpecError
-from ..frontends.torch import TORCH, Captured, capture, constrain
+from ..frontends.torch import TORCH, Captured, capture, constrain, dtype_name
 from ..frontends.torch.private import tree_flatten, tree_unflatten
 from ..run.engine import engine_for
+from ..run.virtual import held_part
 from ..spec.mesh import DeviceMesh
+from ..spec.pending import check_pending
 from ..spec.sharding import ShardingSpec
 
 __all__ = ["ShardedTensor", "constrain", "filled", "place", "randn", "run_eagerly", "shared_engine"]
@@ -204,9 +206,14 @@ def shared_engine(mesh: Any, engine: Any) -> Any:
 
 def _made(part: Callable[[int], Any], spec: ShardingSpec, shape: Sequence[int], engine: Any, dtype: Any) -> Any:
     """The shards that this process holds: all of them on the virtual mesh, else its own."""
+    check_pending(spec, dtype_name(dtype))
+
+    def held(position: int) -> Any:
+        return held_part(part(position), spec, position, TORCH.arrays)
+
     if engine.name == "virtual":
-        return ShardedTensor([part(p) for p in spec.mesh], spec, shape, engine, dtype)
-    return ShardedTensor(part(engine.position).to(engine.device), spec, shape, engine, dtype)
+        return ShardedTensor([held(p) for p in spec.mesh], spec, shape, engine, dtype)
+    return ShardedTensor(held(engine.position).to(engine.device), spec, shape, engine, dtype)
 
 
 def randn(shape: Sequence[int], mesh: Any, spec: ShardingSpec, seed: int, dtype: Any, engine: Any) -> ShardedTensor:

@@ -13,7 +13,7 @@ import pytest
 import shardwright as sw
 from shardwright.discover.on_demand import learn as learning
 from shardwright.discover.on_demand import study
-from shardwright.errors import ShardwrightError
+from shardwright.errors import GraphError, ShardwrightError
 from shardwright.frontends.numpy import kernels
 from shardwright.frontends.numpy.emit import node
 from shardwright.proof import check_identity, check_structure
@@ -277,6 +277,18 @@ def test_the_book_is_kept_and_read_instead_of_studying_again(tmp_path, monkeypat
     check_identity(loaded.complete.graph, loaded.program)
     assert book.read_text() == first
     assert list(tmp_path.iterdir()) == [book]
+
+
+def test_a_plan_by_learned_rules_needs_them(tmp_path):
+    """Without the rule book the op has no rule, and the plan splits it."""
+    args, book = arguments(), tmp_path / "book.json"
+    made = sw.plan(program, *args, mesh="d=4", learn=True, rule_book=book)
+    learning.forget()
+    with pytest.raises(GraphError, match="splits an op that has no rule here") as caught:
+        sw.load_plan(made.to_json(), program, *args)
+    assert "rule_book=" in str(caught.value)
+    assert "learned." in str(caught.value)
+    assert sw.load_plan(made.to_json(), program, *args, rule_book=book).specs == made.specs
 
 
 def test_without_a_path_nothing_is_written(tmp_path, monkeypatch):

@@ -136,3 +136,16 @@ def test_an_index_out_of_range_is_refused_where_the_table_is_split():
     torch.testing.assert_close(f(torch.tensor([0, 7]), table), table[[0, 7]])
     with pytest.raises(RuntimeError, match="out of range: the table has 8 rows"):
         f(torch.tensor([0, 8]), table)
+
+
+def test_the_gradient_of_a_norm_reads_statistics_that_are_views():
+    """PyTorch's kernel takes mean and deviation for contiguous; a slice of them along an inner dim is not."""
+
+    def gradient(grad, x, mean, deviation, w):
+        return torch.ops.aten.native_layer_norm_backward(grad, x, [8], mean, deviation, w, w, [True, True, True])
+
+    args = [torch.randn(shape) for shape in ((6, 4, 8), (6, 4, 8), (6, 4, 1), (6, 4, 1), (8,))]
+    inner = "[_, dp, _]"
+    f = sw.shard_map(gradient, MESH, in_specs=(inner, inner, None, None, None), out_specs=(inner, None, None))
+    for got, want in zip(f(*args), gradient(*args)):
+        torch.testing.assert_close(got, want)

@@ -373,11 +373,3 @@ def bytes_misstated(program: Program) -> Iterator[Program]:
 def value_made_twice(program: Program) -> Iterator[Program]:
     for n, instr in enumerate(program.instrs):
         yield with_instr(program, n, instr, instr)
-
-
-@fault
-def pending_output(program: Program) -> Iterator[Program]:
-    """The last all_reduce is left out and the output says so."""
-    for n, instr in over(program, "all_reduce"):
-        if instr.results[0] in program.outputs:
-            yield without(program, n)

@@ -48,6 +48,26 @@ def test_overlaps(one: str, other: str, expected: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ("x:(1)2", "x:(2)3", True),
+        ("x:(1)2", "x:(6)2", True),
+        ("x:(1)6", "x:(2)6", True),
+        ("x", "x:(3)2", True),
+        ("x:(1)2", "x:(3)2", False),
+        ("x:(1)4", "x:(6)2", False),
+        ("x:(1)2", "x:(1)3", False),
+        ("x:(2)3", "x:(4)3", False),
+    ],
+)
+def test_parts_that_coexist_are_of_one_cut(one: str, other: str, expected: bool) -> None:
+    mesh = DeviceMesh("x=12")
+    a, b = mesh.axis(one), mesh.axis(other)
+    assert a.coexists(b) is b.coexists(a) is expected
+    assert a.excludes(b) is (a.overlaps(b) or not expected)
+
+
+@pytest.mark.parametrize(
     ("outer", "inner", "expected"),
     [("x", "x:(2)2", True), ("x:(1)4", "x:(2)2", True), ("x:(1)2", "x", False), ("x", "y", False)],
 )
@@ -132,8 +152,8 @@ def test_prefix_without_overlap(one: str, others: str, kept: str | None) -> None
     assert prefix_without_overlap(axis(one), axes(others)) == (axis(kept) if kept else None)
 
 
-@pytest.mark.parametrize(("one", "other"), [("x:(2)6", "x:(3)4"), ("x:(1)4", "x:(3)4")])
-def test_no_prefix_where_the_parts_do_not_divide(one: str, other: str) -> None:
+@pytest.mark.parametrize(("one", "other"), [("x:(2)6", "x:(3)4"), ("x:(1)4", "x:(3)4"), ("x:(1)2", "x:(3)4")])
+def test_no_prefix_where_the_parts_cannot_coexist(one: str, other: str) -> None:
     mesh = DeviceMesh("x=12")
     assert prefix_without_overlap(mesh.axis(one), [mesh.axis(other)]) is None
 

@@ -71,6 +71,8 @@ class Learned:
     """Its signature, as its library writes it."""
     made_with: str
     """The library and its version."""
+    origin: str = "learned by execution"
+    """This process has seen it, or a file says so."""
     cases: dict[Kind, Case] = field(default_factory=dict)
 
     def rule(self, call: Call) -> str:
@@ -90,6 +92,7 @@ class Learned:
             self.op, self.rule, flow=flow, cost=COSTS.get(category, "memory"), meaning="by rule",
             doc="learned by execution", replace=True,
         )  # fmt: skip
+        registry.set_origin(self.op, self.origin)
 
     def to_json(self) -> dict[str, Any]:
         cases = [self.cases[kind].to_json() for kind in sorted(self.cases, key=str)]
@@ -119,7 +122,7 @@ def learn_ops(graph: Graph, rule_book: str | Path | None = None, learn: bool = T
     if path is not None and (path.exists() or not learn):
         book = read_book(path)
         for op, entry in book.items():
-            _adopt(op, entry)
+            _adopt(op, entry, f"from the rule book {path}")
     met: dict[tuple[str, Kind], None] = {}
     changed = False
     for node in graph.nodes:
@@ -147,7 +150,7 @@ def learn_ops(graph: Graph, rule_book: str | Path | None = None, learn: bool = T
     return tuple(dict.fromkeys(_note(op, _learned[op].cases[kind]) for op, kind in met))
 
 
-def _adopt(op: str, entry: Learned) -> None:
+def _adopt(op: str, entry: Learned, origin: str) -> None:
     """Take up an entry of a user's book, if it is about the op at hand."""
     if registry.find(op) is not None and op not in _learned:
         return
@@ -159,6 +162,7 @@ def _adopt(op: str, entry: Learned) -> None:
             )
         return
     known = _learned.setdefault(op, Learned(op, *here))
+    known.origin = origin
     known.cases.update(entry.cases)
     known.register()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...ir.graph import TensorType
@@ -25,3 +25,9 @@ class OpLibrary:
     """Of the op's parameters that are tensors."""
     refused: str = ""
     """Why runs of it cannot be compared."""
+    arrays: Any = None
+    """`HostArrays` of its framework."""
+    cast: Callable[[Any, str], Any] = field(default=lambda array, dtype: array, compare=False)
+    """From a NumPy array: its own, of one of our element types."""
+    plain: Callable[[Any], Any] = field(default=lambda tensor: tensor, compare=False)
+    """From its own: a NumPy array, half types as float64."""

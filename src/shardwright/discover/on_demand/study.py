@@ -18,6 +18,8 @@ import numpy as np
 
 from ...errors import UnknownOpError
 from ...frontends.numpy import prepare as numpy_prepare
+from ...frontends.numpy.arrays import NumpyArrays
+from ...frontends.numpy.dtypes import numpy_dtype
 from ...frontends.numpy.kernels import KERNELS
 from ...ir.graph import Node, TensorType
 from ...spec.rule import Mapped, OpShardingRule, RulePattern, Transfer
@@ -60,7 +62,10 @@ def library_of(op: str) -> OpLibrary:
         if found is not None:
             return found
     if op in KERNELS:
-        return OpLibrary(NumpyLibrary(), numpy_prepare, (f"numpy {op}", f"numpy {np.__version__}"))
+        return OpLibrary(
+            NumpyLibrary(), numpy_prepare, (f"numpy {op}", f"numpy {np.__version__}"), arrays=NumpyArrays(),
+            cast=lambda array, dtype: np.asarray(array).astype(numpy_dtype(dtype)), plain=np.asarray,
+        )  # fmt: skip
     raise UnknownOpError(f"nobody can compute {op}")
 
 
@@ -71,8 +76,8 @@ def study_call(
     tried: list[Table] = []
     operator = None
     refused = library.refused
-    for sizes in _small(operands) if not refused else ():
-        operator, sample = _call(library, node, operands, results, sizes)
+    for sizes in small_sizes(operands) if not refused else ():
+        operator, sample = small_call(library, node, operands, results, sizes)
         if len(tried) < len(POOLS) and runs(operator, sample):
             tried.append(_table(operator, sample))
     shapes = [[list(shape) for shape in table.sample.shapes] for table in tried]
@@ -113,7 +118,7 @@ def own_size_failure(
     library: OpLibrary, node: Node, operands: Sequence[TensorType], results: Sequence[TensorType], rule: str
 ) -> str:
     """Why a rule does not hold for a call on its own size; empty if it does."""
-    operator, sample = _call(library, node, operands, results, {})
+    operator, sample = small_call(library, node, operands, results, {})
     if not runs(operator, sample):
         return "it does not run on float64 tensors of the call's own size"
     bound = RulePattern.parse(rule).bind(sample.shapes, [type.shape for type in results], {})
@@ -139,14 +144,14 @@ def _claims(rule: OpShardingRule) -> Iterator[tuple[tuple[Placement, ...], tuple
         reduced = [dict(result).get(f) for result in rule.reductions]
         yield inputs, tuple(P(how) if how else _cut(tensor, f) for tensor, how in zip(rule.results, reduced))
     for row in rule.transfers:
-        yield from _pending(row)
+        yield from pending_claims(row)
 
 
 def _cut(tensor: Mapped, factor: int) -> Placement:
     return next((S(d) for d, dim in enumerate(tensor) if factor in dim), R)
 
 
-def _small(operands: Sequence[TensorType]) -> Iterator[dict[int, int]]:
+def small_sizes(operands: Sequence[TensorType]) -> Iterator[dict[int, int]]:
     """Sets of small sizes for the sizes of a call."""
     sizes = list(dict.fromkeys(size for type in operands for size in type.shape if size > 1))
     maps = [dict(zip(sizes, pool)) for pool in POOLS if len(sizes) <= len(pool)]
@@ -162,7 +167,7 @@ def _small(operands: Sequence[TensorType]) -> Iterator[dict[int, int]]:
             yield full
 
 
-def _call(
+def small_call(
     library: OpLibrary,
     node: Node,
     operands: Sequence[TensorType],
@@ -237,11 +242,13 @@ def _held(rule: str, tables: Sequence[Table]) -> str:
 
 def _holds(row: Transfer, table: Table) -> bool:
     return all(
-        table.holds(inputs, o, placement) for inputs, outputs in _pending(row) for o, placement in enumerate(outputs)
+        table.holds(inputs, o, placement)
+        for inputs, outputs in pending_claims(row)
+        for o, placement in enumerate(outputs)
     )
 
 
-def _pending(row: Transfer) -> Iterator[tuple[tuple[Placement, ...], tuple[Placement, ...]]]:
+def pending_claims(row: Transfer) -> Iterator[tuple[tuple[Placement, ...], tuple[Placement, ...]]]:
     """A line about pending tensors, for each kind that it speaks of."""
     states = (*row.operands, *row.results)
     for kind in [k for k in KINDS if k != "avg"] if "P(any)" in states else [""]:

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from ...errors import UnknownOpError
-from ...frontends.torch import prepare
+from ...frontends.torch import prepare, torch_dtype
+from ...frontends.torch.arrays import TorchArrays
 from ...frontends.torch.signatures import OPTIONAL_TENSORS, TENSOR, TENSORS, find_op, signature
 from ...ir.graph import TensorType
 from ..torch.ops import TORCH
@@ -24,7 +25,16 @@ def torch_library_of(op: str) -> OpLibrary | None:
     form = signature(found)
     names = tuple(p.name for p in form.parameters if p.kind in (TENSOR, TENSORS, OPTIONAL_TENSORS))
     refused = "its numbers are random" if form.random else "it writes to its arguments" if form.mutates else ""
-    return OpLibrary(TORCH, _prepared, (str(found._schema), f"torch {torch.__version__}"), names, refused)
+    identity = str(found._schema), f"torch {torch.__version__}"
+    return OpLibrary(TORCH, _prepared, identity, names, refused, TorchArrays(), _cast, _plain)
+
+
+def _cast(array: Any, dtype: str) -> Any:
+    return TORCH.tensor(array).to(torch_dtype(dtype))
+
+
+def _plain(tensor: Any) -> Any:
+    return TORCH.array(tensor.double() if tensor.is_floating_point() else tensor)
 
 
 def _prepared(op: str, attrs: Mapping[str, Any], results: Sequence[TensorType]) -> Callable[[Any], tuple[Any, ...]]:

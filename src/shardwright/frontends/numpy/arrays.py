@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .dtypes import dtype_name
+
 Array = NDArray[Any]
 
 _COMBINE = {"sum": np.add, "avg": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
@@ -44,6 +46,9 @@ class NumpyArrays:
 
     def item_bytes(self, array: Array) -> int:
         return array.dtype.itemsize
+
+    def dtype(self, array: Array) -> str:
+        return dtype_name(array.dtype)
 
     def copy(self, array: Array) -> Array:
         return array.copy()

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ...errors import RuleError, TraceError
-from ...rules.registry import RuleFn, forget, when_complete
+from ...rules.registry import RuleFn, forget, given_by, when_complete
 from ...rules.registry import rule as enter_rule
 from ...spec.op_record import Flow, Meaning
 from ...spec.rule import RulePattern
@@ -95,7 +95,11 @@ def op(
         about: dict[str, Any] = {"cost": cost, "meaning": meaning, "beyond": beyond, "replace": replace}
         about["flow"] = flow or (Flow.POINTWISE if cost == "pointwise" else Flow.OTHER)
         about["doc"] = inspect.getdoc(fn) or ""
-        write = partial(enter_rule, name, rule, **about)
+
+        def write() -> None:
+            enter_rule(name, rule, **about)
+            given_by(name, fn.__module__)
+
         if fn.__module__.startswith("shardwright."):
             when_complete(write)  # importing the package need not load the whole rule book
         else:

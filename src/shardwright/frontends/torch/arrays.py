@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from .dtypes import dtype_name
+
 _COMBINE: dict[str, Any] = {
     "sum": torch.add, "avg": torch.add, "max": torch.maximum, "min": torch.minimum, "prod": torch.mul,
 }  # fmt: skip
@@ -50,6 +52,9 @@ class TorchArrays:
 
     def item_bytes(self, array: Any) -> int:
         return int(array.element_size())
+
+    def dtype(self, array: Any) -> str:
+        return dtype_name(array.dtype)
 
     def copy(self, array: Any) -> Any:
         return array.detach().clone()

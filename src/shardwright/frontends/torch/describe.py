@@ -64,6 +64,8 @@ _UNTAGGED = frozenset(
     ]
 )
 """Elementwise, though they have no tag that says so."""
+_OWN = ("aten", "prims", "shardwright")
+"""Namespaces of PyTorch and of this project; an operator of any other may say of itself what is not so."""
 
 
 @lru_cache(maxsize=4096)
@@ -77,14 +79,15 @@ def describe(name: str) -> OpFacts | None:
         op = find_op(name)
     except UnknownOpError:
         return None
-    short = op._schema.name.split("::")[1]
+    namespace, short = op._schema.name.split("::")
     tags = {tag.name for tag in op.tags}
-    if short in _UNTAGGED or _gradient_of_pointwise(op, short):
+    if namespace == "aten" and (short in _UNTAGGED or _gradient_of_pointwise(op, short)):
         tags.add("pointwise")
     kinds = {TENSOR: "tensor", TENSORS: "tensors", OPTIONAL_TENSORS: "tensors"}
     parameters = tuple((p.name, kinds.get(p.kind, "other")) for p in signature(op).parameters)
     results = tuple(_result_kind(str(r.real_type)) for r in op._schema.returns)
-    return OpFacts(op_name(op), short, frozenset(tags), parameters, results)
+    origin = "" if namespace in _OWN else f"made from the tags and the schema of {op._schema.name}"
+    return OpFacts(op_name(op), short, frozenset(tags), parameters, results, origin)
 
 
 def _result_kind(text: str) -> str:

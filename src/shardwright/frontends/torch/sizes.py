@@ -82,7 +82,7 @@ def _convolution(place: int) -> OperandSizes:
 
 _CONTIGUOUS = ("adaptive_max_pool3d_backward", "fractional_max_pool3d_backward", "_embedding_bag",
                "_embedding_bag_forward_only", "_embedding_bag_backward", "_embedding_bag_dense_backward",
-               "_embedding_bag_per_sample_weights_backward")  # fmt: skip
+               "_embedding_bag_per_sample_weights_backward", "native_layer_norm_backward")  # fmt: skip
 """Of views their kernels give other numbers, or bring the process down."""
 
 

@@ -38,6 +38,7 @@ from ...ir.program import Collective, Instr, Program
 from ...spec.axes import AxisRef, axes_text
 from ...spec.chunks import nested_chunk
 from ...spec.collective import collective_bytes
+from ...spec.pending import ONE_HOLDS, is_first
 from ...spec.resharding.steps import permute_sources
 from ...spec.sharding import Shape
 from ..lifetimes import ends
@@ -277,8 +278,7 @@ class _Emitter:
     def to_partial(self, instr: Instr) -> Any:
         """One device of the axes keeps the values, the others hold what changes nothing."""
         x, kind = self.operand(instr), instr.attr("reduction")
-        first = all(self.mesh.index_along(self.position, axis) == 0 for axis in instr.axes)
-        if first or kind in ("max", "min", "avg"):
+        if kind not in ONE_HOLDS or is_first(self.mesh, self.position, instr.axes):
             return x
         return self.write(aten.ones_like.default if kind == "prod" else aten.zeros_like.default, x)
 

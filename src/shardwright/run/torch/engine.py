@@ -24,15 +24,18 @@ import torch.distributed as dist
 
 from ...errors import GraphError, MeshError, SpecError
 from ...frontends.torch import dtype_name, tensor_type, torch_dtype
+from ...frontends.torch.arrays import TorchArrays
 from ...ir.graph import TensorType
 from ...ir.program import Instr, Local, Program
 from ...lower.lowering import LOCAL_STEPS
 from ...spec.chunks import nested_chunk
 from ...spec.mesh import DeviceMesh
+from ...spec.pending import check_pending
 from ...spec.resharding.cheapest import reshard
 from ...spec.sharding import ShardingSpec
 from ..engine import COMPILE, LOAD, EngineBase, Executed
 from ..lifetimes import take_over
+from ..virtual import held_part
 from . import exchange
 from .emission import emit
 from .groups import Group, NamedGroups, ProcessGroups, ranks_along
@@ -182,10 +185,14 @@ class TorchEngine(EngineBase):
         return CompiledRank(program, self)
 
     def scatter(self, whole: Any, spec: Any) -> Any:
-        """This rank's shard of a tensor that every rank has: a view of it, on the engine's device."""
+        """This rank's shard of a tensor that every rank has: a view of it, on the engine's device.
+
+        Of a pending sharding: its part, or what changes nothing beside the rank that holds it.
+        """
         spec = self._spec(spec, whole.dim())
         part = whole.detach() if spec.is_replicated else whole.detach()[spec.local_slices(whole.shape, self.position)]
-        return part.to(self.device)
+        check_pending(spec, dtype_name(whole.dtype))
+        return held_part(part, spec, self.position, TorchArrays()).to(self.device)
 
     def load(self, wholes: Sequence[Any], specs: Sequence[ShardingSpec]) -> list[Any]:
         """This rank's shards, each in memory of its own: a view would keep the whole."""
@@ -198,6 +205,7 @@ class TorchEngine(EngineBase):
         if spec.is_replicated:
             return local
         type = TensorType(tuple(shape), dtype_name(local.dtype))
+        check_pending(spec, type.dtype)
         key = (spec, type)
         if key not in self._assembling:
             self._assembling[key] = CompiledRank(_gathering(spec, type), self, compare=False)

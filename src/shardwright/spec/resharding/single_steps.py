@@ -115,6 +115,7 @@ class Hops:
             for less in _undone(layout):
                 if less not in self._index:
                     self._add(less, about.spec(less))
+        self._kinds = sorted({kind for _, pending in self._layouts for _, kind in pending})
         self.classes: list[StepClass] = []
         self._number: dict[StepClass, int] = {}
         rows = [row for i, layout in enumerate(self._layouts) for row in self._from(i, layout)]
@@ -170,7 +171,8 @@ class Hops:
             if a not in used:
                 for d, atoms in enumerate(dims):
                     put("slice", (a,), (*dims[:d], (*atoms, a), *dims[d + 1 :]), pending)
-                put("to_partial", (a,), dims, tuple(sorted((*pending, (a, "sum")))))
+                for reduction in self._kinds:
+                    put("to_partial", (a,), dims, tuple(sorted((*pending, (a, reduction)))))
         found += self._permutes(i, dims, pending, shards)
         return found
 
@@ -224,7 +226,8 @@ def steps_to(
     """
     if source is None:
         return nearest(copies, target, shape, item_bytes)
-    step = one_step(source, target, shape, item_bytes)
+    # Shardings that differ in axes of one device only are one layout.
+    step = None if source.same_layout(target) else one_step(source, target, shape, item_bytes)
     steps = (step,) if step is not None else reshard(source, target, shape, item_bytes, idle=False)
     return copies.index(source), steps
 
@@ -277,6 +280,8 @@ def _name(
     if new:
         taken = {a for dim in dims for a in dim}
         if changed or len(about.axes(a for a, _ in new)) > 1 or any(a in taken for a, _ in new):
+            return None
+        if len({kind for _, kind in new}) > 1:
             return None
         return "to_partial", tuple(a for a, _ in new), None, None, new[0][1]
     if changed == 1 and shorter:
