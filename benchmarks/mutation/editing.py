@@ -62,15 +62,6 @@ def before_reader(
     return with_instr(grown, n, *instrs, replace(reader, operands=operands))
 
 
-def one(program: Program, op: str, value: int, *more: int, name: str = "m", **about: Any) -> tuple[Program, Instr, int]:
-    """An instruction whose result is like the value that it reads first."""
-    attrs = tuple(sorted(about.pop("attrs", {}).items()))
-    axes: Axes = about.pop("axes", ())
-    sent = about.pop("bytes", 0)
-    grown, new = fresh(program, program.values[value], name, **about)
-    return grown, Instr(op, (value, *more), (new,), attrs, axes, sent), new
-
-
 def fresh(program: Program, like: Local, name: str, **changes: Any) -> tuple[Program, int]:
     """A new value with a name of its own and no note."""
     return with_value(program, like, f"{name}.{len(program.values)}", **{"origin": None, **changes})
@@ -89,14 +80,18 @@ def is_torch(program: Program) -> bool:
     return any(instr.op.startswith("aten.") for instr in program.instrs)
 
 
-def cast_to(program: Program, value: int, dtype: str, name: str = "cast") -> tuple[Program, Instr, int]:
-    local = program.values[value]
-    type = replace(local.type, dtype=dtype)
-    if not is_torch(program):
-        return one(program, "cast", value, name=name, type=type, attrs={"dtype": dtype})
-    attrs = {"dtype": dtype, "layout": None, "device": None, "pin_memory": None, "non_blocking": False,
-             "memory_format": None}  # fmt: skip
-    return one(program, "aten._to_copy", value, name=name, type=type, attrs=attrs)
+def cast_to(
+    program: Program, value: int, dtype: str, name: str = "cast", into: int | None = None
+) -> tuple[Program, Instr, int]:
+    """A value in another element type, as a new value or ``into`` one that is there."""
+    if into is None:
+        local = program.values[value]
+        program, into = fresh(program, local, name, type=replace(local.type, dtype=dtype))
+    attrs: dict[str, Any] = {"dtype": dtype}
+    if is_torch(program):
+        attrs |= {"layout": None, "device": None, "pin_memory": None, "non_blocking": False, "memory_format": None}
+    op = "aten._to_copy" if is_torch(program) else "cast"
+    return program, Instr(op, (value,), (into,), tuple(sorted(attrs.items()))), into
 
 
 def scaled(program: Program, value: int, by: float) -> tuple[Program, list[Instr], int]:

@@ -113,14 +113,17 @@ def distance(found: Any, wanted: Any) -> float:
 def outputs_of(
     subject: Subject, program: Program, given: Sequence[Any]
 ) -> Iterator[tuple[Any, list[tuple[tuple[slice, ...], Any]]]]:
-    """Each output in one piece and in the parts that devices hold, replicas and all; what is pending is combined."""
+    """Each output in one piece and in the parts that devices hold, replicas and all; what is pending is combined.
+
+    After the outputs the inputs that are updated, in their order, as they are afterwards.
+    """
     engine = VirtualEngine.of(program.mesh, subject.framework)
     held = [engine.scatter(x, program.values[value].spec) for x, value in zip(given, program.inputs)]
     with np.errstate(all="ignore"), warnings.catch_warnings(), _without_gradients(subject):
         warnings.simplefilter("ignore")
         shards_of = engine.compile(program)(held)
-        for value, shards in zip(program.outputs, shards_of):
-            local = program.values[value]
+        for o in (*range(len(program.outputs)), *(o for _, o in sorted(program.updates))):
+            local, shards = program.values[program.outputs[o]], shards_of[o]
             for axis, kind in local.spec.partial:
                 made = list(shards)
                 for group in program.mesh.groups([axis]):
