@@ -117,14 +117,15 @@ def trained(name: str) -> Subject:
 
 def planned(name: str, **about: Any) -> Subject:
     """The same model as the planner or a recipe splits it."""
-    make, data, _, mesh, optimizer = {**CASES, **LARGE}[name]
+    make, data, _, own, optimizer = {**CASES, **LARGE}[name]
+    mesh = about.pop("mesh", own)
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(0)
     try:
         model, batch = make(), data()
         plan = sw.plan(model, mesh=mesh, optimizer=optimizer(model.parameters()), verify="off", **about, **batch)
-        words = " ".join(f"{key}={value}" for key, value in about.items())
+        words = " ".join(f"{key}={value}" for key, value in about.items()) + f" on {mesh}"
         return of_plan(f"{name} {words}", plan, plan.source.bind((), batch), training=True)
     finally:
         torch.set_default_dtype(before)
