@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+
+import shardwright as sw
 from mutation import functions
 from mutation.judging import distance, outputs_of, refusal
 from mutation.subjects import Subject
-
-import shardwright as sw
 from shardwright.errors import ShardwrightError
 from shardwright.frontends.numpy.compute import run_graph
 from shardwright.frontends.numpy.framework import NUMPY
@@ -63,6 +63,76 @@ def planned_functions(seeds: range) -> Iterator[Subject]:
         yield of_plan(f"{name} planned {seed}", plan, arguments)
 
 
+MORE: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "diagonals": (lambda x: (np.trace(x), np.diagonal(x, 1)), (functions.f(8, 8),)),
+    "moments": (lambda x: (x.std(axis=0), x.var(axis=1), np.cumprod(x, axis=0)), (functions.f(6, 10),)),
+    "powers": (lambda x, y: (np.power(x, 2), np.hypot(x, y), x // 2.0, x % 3.0), (functions.f(6, 8), functions.f(8))),
+    "truths": (
+        lambda x, y: ((x > y) & (y < 0), (x > 0).any(axis=0), (x > y).all()),
+        (functions.f(6, 8), functions.f(8)),
+    ),
+    "stacked": (lambda x, y: np.stack([x, y, x * y], axis=1).max(axis=2), (functions.f(6, 8), functions.f(6, 8))),
+    "repeated": (lambda x: np.repeat(x[:, None], 3, axis=1) + np.ones((3, 1)), (functions.f(6, 8),)),
+    "norms": (
+        lambda x: (np.linalg.norm(x, axis=1), np.abs(x).max(), np.log1p(np.exp(x)).sum(axis=0)),
+        (functions.f(8, 6),),
+    ),
+    "outer": (lambda x, y: np.outer(x, y).T + np.dot(x[:6], y[:6]), (functions.f(8), functions.f(6))),
+    "tensordot": (lambda x, y: np.tensordot(x, y, axes=([1, 2], [0, 1])), (functions.f(4, 6, 2), functions.f(6, 2, 5))),
+    "scatter": (lambda x: _written(x), (functions.f(8, 6),)),
+    "complex": (lambda x: (x * 1j).conj().real + np.exp(1j * x).imag, (functions.f(8, 6),)),
+}
+
+
+def _written(x: Any) -> Any:
+    y = x * 2.0
+    y[2:5] = x[:3]
+    y[:, 1] += 1.0
+    return y
+
+
+def more_functions(seeds: range) -> Iterator[Subject]:
+    """Other ops, in float64, float32 and float16."""
+    functions_here = {**functions.FUNCTIONS, **MORE}
+    names = [*MORE, *functions.FUNCTIONS]
+    for seed in seeds:
+        rng = random.Random(seed)
+        name = names[seed % len(names)]
+        function, arguments = functions_here[name]
+        dtype = rng.choice((np.float64, np.float32, np.float16))
+        arguments = tuple(x.astype(dtype) if x.dtype.kind == "f" else x for x in arguments)
+        yield _mapped(f"{name} {seed}", function, arguments, rng.choice(functions.MESHES), rng)
+
+
+def large_functions(seeds: range) -> Iterator[Subject]:
+    """Large dims, on long axes: shown at smaller sizes."""
+    from mutation import far_kinds
+
+    for seed in seeds:
+        rng = random.Random(seed)
+        function = rng.choice((far_kinds._normed, far_kinds._summed, far_kinds._moved, _blocks))
+        m, n, k = (rng.choice((48, 50, 64, 72, 90, 96, 100, 120, 128)) for _ in range(3))
+        shapes = ((m, n), (n, k)) if function is far_kinds._normed else ((m, n), (m, n))
+        mesh = rng.choice(("x=8", "x=16", "x=5", "x=12", "x=10", "a=8, b=2", "a=2, b=8", "a=3, b=6", "a=4, b=4"))
+        yield _mapped(f"large {seed}", function, tuple(np.zeros(shape) for shape in shapes), mesh, rng)
+
+
+def _blocks(x: Any, y: Any) -> Any:
+    """Slices, shifts and folds at places that depend on sizes."""
+    m, n = x.shape
+    halves = np.concatenate([x[m // 2 :], y[: m // 2]], axis=0)
+    folded = x.reshape(m // 2, 2, n).sum(axis=1) / n
+    return np.roll(halves, m // 2, axis=0), folded, np.tril(y, n - 3), y[-1] * m, x.mean() + 1 / n
+
+
+def _mapped(name: str, function: Any, arguments: tuple[Any, ...], mesh: str, rng: random.Random) -> Subject:
+    from mutation.subjects import of_plan
+
+    specs = tuple(functions.random_spec(rng, sw.DeviceMesh(mesh), x.shape) for x in arguments)
+    plan = sw.shard_map(function, mesh, in_specs=specs, verify="off").plan(*arguments)
+    return of_plan(f"{name} on {mesh}", plan, arguments)
+
+
 def models(quick: bool = False) -> Iterator[Subject]:
     from mutation import models
 
@@ -81,12 +151,19 @@ def models(quick: bool = False) -> Iterator[Subject]:
                     continue  # a recipe that this model or mesh has not
             if name not in models.LARGE:
                 yield models.planned(name, hardware="virtual", mesh=mesh)
+        for dtype in ("float32", "float16", "bfloat16"):
+            try:
+                yield models.trained(name, dtype)
+            except ShardwrightError:
+                continue  # a model that cannot be captured or split in this type
 
 
 SOURCES = {
     "random graphs": random_graphs,
     "functions": sharded_functions,
     "planned functions": planned_functions,
+    "more functions": more_functions,
+    "large functions": large_functions,
 }
 
 

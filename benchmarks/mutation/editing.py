@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -122,3 +123,18 @@ def without_notes(program: Program) -> Program:
         values=tuple(replace(local, origin=None) for local in program.values),
         instrs=tuple(replace(instr, node=None) for instr in program.instrs),
     )
+
+
+def with_other_notes(program: Program, rng: random.Random) -> Program:
+    """Notes of values of one type exchanged at random: they are hints, and prove nothing."""
+    values = list(program.values)
+    by_type: dict[Any, list[int]] = {}
+    for value in made(program):
+        if rng.random() < 0.3:
+            by_type.setdefault(values[value].type, []).append(value)
+    for group in by_type.values():
+        origins = [values[value].origin for value in group]
+        rng.shuffle(origins)
+        for value, origin in zip(group, origins):
+            values[value] = replace(values[value], origin=origin)
+    return replace(program, values=tuple(values))

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 from faults import with_attr
-from mutation.editing import after, before_reader, floats, fresh, specced, without_notes
-from mutation.subjects import Subject, of_plan
 
 import shardwright as sw
+from mutation.editing import after, before_reader, floats, fresh, specced, without_notes
+from mutation.subjects import Subject, of_plan
 from shardwright import P
 from shardwright.ir.graph import TensorType
 from shardwright.ir.program import Instr, Local, Program
@@ -264,7 +264,9 @@ def sum_of_a_stretched_value(program: Program) -> Iterator[Program]:
                 spec = ShardingSpec.make(
                     to.program.mesh, (ShardingSpec.replicate(to.program.mesh, 1).dims[0], *like.spec.dims), ()
                 )
-                wide = to.add("broadcast_to", (value,), like, type=replace(like.type, shape=shape), spec=spec, shape=shape)
+                wide = to.add(
+                    "broadcast_to", (value,), like, type=replace(like.type, shape=shape), spec=spec, shape=shape
+                )
                 total = to.add("reduce_sum", (wide,), like, axis=(0,), keepdims=False)
                 return to.add("divide", (total, to.number(like, float(by))), like)
 

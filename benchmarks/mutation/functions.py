@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from mutation.subjects import Subject, of_plan
 
 import shardwright as sw
+from mutation.subjects import Subject, of_plan
 from shardwright import P
 
 MESHES = ("x=2", "x=3", "x=4", "a=2, b=2", "a=2, b=3", "a=4, b=2", "a=2, b=2, c=2", "x=6")
@@ -110,6 +110,14 @@ def counted(x: Any, w: Any) -> Any:
 def orders(x: Any, y: Any) -> Any:
     """Long rows: in half precision there are ties."""
     return np.argmax(x, axis=1), np.argsort(x * 0.5, axis=1), np.argmin(x + y, axis=1)
+
+
+@example(i(12, 8, below=5000) * 601 % 5000, i(12, 8, below=4999) * 433 % 4999, i(12, below=40) + 2030)
+def compared(a: Any, b: Any, n: Any) -> Any:
+    """Whole numbers as floats, which half precision does not tell apart, in nothing but comparisons and orders."""
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    lengths = n.astype(np.float64)
+    return (x > y).sum(axis=0), lengths < 2049.0, np.argmax(x, axis=0), np.arange(2040.0, 2060.0) < lengths[:, None]
 
 
 @example(i(8, 6, below=5), i(6, 8, below=7))

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from mutation.subjects import Subject
 
+from mutation.subjects import Subject
 from shardwright.errors import ShardwrightError
 from shardwright.ir.program import Program
 from shardwright.proof import prove
@@ -38,6 +38,7 @@ class Row:
 class Tally:
     rows: dict[str, Row] = field(default_factory=dict)
     survivors: list[str] = field(default_factory=list)
+    alarms: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: Tally) -> None:
@@ -46,6 +47,7 @@ class Tally:
             for name in ("made", "changing", "killed", "refused"):
                 setattr(mine, name, getattr(mine, name) + getattr(row, name))
         self.survivors += other.survivors
+        self.alarms += other.alarms
         self.counts += other.counts
 
     def judge(self, kind: str, subject: Subject, mutant: Program, expected: Expected) -> None:

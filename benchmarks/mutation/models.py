@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-import torch_zoo as zoo
-from mutation.subjects import Subject, of_plan
 from torch import nn
 
 import shardwright as sw
 import shardwright.torch as swt
+import torch_zoo as zoo
+from mutation.subjects import Subject, of_plan
 
 torch.set_num_threads(1)
 logging.getLogger("torch._subclasses.fake_tensor").disabled = True  # parts of broken ops cannot be captured
@@ -96,10 +96,10 @@ LARGE: dict[str, Case] = {
 }
 
 
-def trained(name: str) -> Subject:
+def trained(name: str, dtype: str = "float64") -> Subject:
     make, data, specs, mesh, optimizer = {**CASES, **LARGE}[name]
     before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
+    torch.set_default_dtype(getattr(torch, dtype))
     torch.manual_seed(0)
     try:
         model, batch = make(), data()
@@ -110,7 +110,8 @@ def trained(name: str) -> Subject:
             model, mesh=mesh, optimizer=optimizer(model.parameters()), specs=specs, verify="off", **batch
         )
         plan = step.plan
-        return of_plan(name, plan, plan.source.bind((), batch), training=True)
+        words = name if dtype == "float64" else f"{name} in {dtype}"
+        return of_plan(words, plan, plan.source.bind((), batch), training=True)
     finally:
         torch.set_default_dtype(before)
 

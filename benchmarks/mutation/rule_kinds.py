@@ -14,7 +14,6 @@ from typing import Any
 from mutation import functions
 from mutation.judging import Row, Tally, changes, difference_of, expected_of, refusal
 from mutation.subjects import Subject
-
 from shardwright.errors import ShardwrightError
 from shardwright.proof.certificate import trusted_ops
 from shardwright.rules.registry import find, rule, set_origin
@@ -117,7 +116,19 @@ def replaced(op: str, change: Callable[[str], str]) -> Iterator[None]:
     kept = {f.name: getattr(right, f.name) for f in fields(right)}
     about = {
         name: kept[name]
-        for name in ("flow", "cost", "meaning", "forms", "view", "alias", "random", "in_place", "doc", "beyond", "same_as")
+        for name in (
+            "flow",
+            "cost",
+            "meaning",
+            "forms",
+            "view",
+            "alias",
+            "random",
+            "in_place",
+            "doc",
+            "beyond",
+            "same_as",
+        )
     }
 
     def source(call: Any) -> Any:
@@ -149,14 +160,16 @@ def mutate(name: str, seeds: range) -> Tally:
         expected = expected_of(good)
         for op in known_ops(good):
             for kind, make in WRONG.items():
-                for n in range(6):
-                    _judge(tally, kind, op, n, make, name, seed, good, expected)
+                n = 0
+                while n < 6 and _judge(tally, kind, op, n, make, name, seed, good, expected):
+                    n += 1
     return tally
 
 
 def _judge(
     tally: Tally, kind: str, op: str, n: int, make: Wrong, name: str, seed: int, good: Subject, expected: Any
-) -> None:
+) -> bool:
+    """The n-th wrong rule of a kind; whether there are so many."""
     used: list[str] = []
 
     def change(text: str) -> str:
@@ -176,9 +189,9 @@ def _judge(
                 row = tally.rows.setdefault(kind, Row())
                 row.made, row.refused = row.made + 1, row.refused + 1
                 tally.counts["mutants"] += 1
-            return
+            return bool(used)
         if not used or str(program) == str(good.program):
-            return
+            return bool(used)
         row = tally.rows.setdefault(kind, Row())
         row.made += 1
         tally.counts["mutants"] += 1
@@ -191,3 +204,4 @@ def _judge(
         if not why:
             lines = difference_of(good.program, program)
             tally.survivors.append(f"{kind}, {op}: {used[0]}\n  in {bad.name}: {changed}\n{lines}")
+    return True

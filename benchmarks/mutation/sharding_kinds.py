@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import faults
 from faults import others, over, renamed, reordered, with_attr, with_instr, with_spec
-from mutation.editing import KINDS, Kind, after, fresh, is_torch, kind, specced
 
+from mutation.editing import KINDS, Kind, after, fresh, is_torch, kind, specced
 from shardwright.ir.program import Instr, Program
 from shardwright.spec.axes import axes_size
 from shardwright.spec.collective import REDUCTIONS, collective_bytes
@@ -16,7 +16,10 @@ from shardwright.spec.sharding import ShardingSpec
 
 _OF_TESTS = {
     "dropped collective": ("collective", "missing gradient all-reduce: PyTorch DDP no_sync, Megatron-LM embeddings"),
-    "dropped collective in disguise": ("collective", "missing gradient reduction of layer norms under sequence parallel"),
+    "dropped collective in disguise": (
+        "collective",
+        "missing gradient reduction of layer norms under sequence parallel",
+    ),
     "dropped slice": ("slice", "a replicated bias or target added on every rank: Megatron-LM RowParallelLinear"),
     "doubled all reduce": ("collective", "gradients reduced twice: DeepSpeed ZeRO with tied weights"),
     "doubled all reduce in disguise": ("collective", "gradients reduced twice, by a hook and by the optimizer"),
@@ -126,7 +129,9 @@ def gather_in_another_order(program: Program) -> Iterator[Program]:
         read = program.values[instr.inputs[0]]
         if read.id not in program.inputs:
             yield from (with_spec(program, read.id, spec) for spec in reordered(read.spec))
-        yield from (with_spec(program, instr.results[0], spec) for spec in reordered(program.values[instr.results[0]].spec))
+        yield from (
+            with_spec(program, instr.results[0], spec) for spec in reordered(program.values[instr.results[0]].spec)
+        )
 
 
 @kind("sharding", "halves of an axis exchanged: interleaved and blocked ranks of one group")
@@ -158,7 +163,9 @@ def view_across_a_shard_edge(program: Program) -> Iterator[Program]:
 def added_on_every_device(program: Program) -> Iterator[Program]:
     """What should count on one device only counts on all."""
     for n, instr in over(program, "core.to_partial"):
-        yield with_instr(program, n, replace(instr, op="aten.alias" if is_torch(program) else "copy", attrs=(), axes=()))
+        yield with_instr(
+            program, n, replace(instr, op="aten.alias" if is_torch(program) else "copy", attrs=(), axes=())
+        )
 
 
 @kind("slice", "every rank keeps the first shard")
@@ -236,6 +243,25 @@ def reduced_though_whole(program: Program) -> Iterator[Program]:
                     return grown, [replace(reduce, bytes=_sent(grown, reduce))], total
 
                 yield after(program, local.id, write)
+
+
+@kind("collective", "what a rank is given counts as its part of a sum")
+def input_claims_to_be_pending(program: Program) -> Iterator[Program]:
+    """An input that every device has whole is summed."""
+    for value in program.inputs:
+        local = program.values[value]
+        for axis in program.mesh.axes:
+            if any(a.name == axis.name for a in local.spec.used_axes) or local.type.dtype == "bool":
+                continue
+
+            def write(grown: Program, value: int, axis=axis):  # type: ignore[no-untyped-def]
+                like = grown.values[value]
+                pending = ShardingSpec.make(like.spec.mesh, like.spec.dims, (*like.spec.partial, (axis, "sum")))
+                grown, total = fresh(with_spec(grown, value, pending), like, "total")
+                reduce = Instr("all_reduce", (value,), (total,), (("reduction", "sum"),), (axis,))
+                return grown, [replace(reduce, bytes=_sent(grown, reduce))], total
+
+            yield after(program, value, write)
 
 
 @kind("collective", "mean over uneven shards: the mean of each rank's mean")

@@ -8,17 +8,20 @@ from math import inf, nan
 from typing import Any
 
 from faults import over, renamed, with_attr, with_instr
-from mutation.editing import FLOATS, after, before_reader, cast_to, floats, fresh, is_torch, kind, made, scaled
 
+from mutation.editing import FLOATS, after, before_reader, cast_to, floats, fresh, is_torch, kind, made, scaled
 from shardwright.ir.program import Instr, Program
 
 LOWER = {"f64": ("f32", "f16"), "f32": ("f16", "bf16"), "i64": ("i32",)}
 SAME_FORM = (
-    ("add", "subtract", "multiply", "divide", "maximum", "minimum"), ("exp", "tanh", "sin", "negative", "sqrt", "square"),
-    ("reduce_sum", "reduce_max", "reduce_min", "reduce_prod"), ("tril", "triu"), ("cumsum", "sort"), ("argmax", "argmin"),
+    ("add", "subtract", "multiply", "divide", "maximum", "minimum"),
+    ("exp", "tanh", "sin", "negative", "sqrt", "square"),
+    ("reduce_sum", "reduce_max", "reduce_min", "reduce_prod"), ("tril", "triu"), ("cumsum", "sort"),
+    ("argmax", "argmin"),
     ("less", "greater", "less_equal", "greater_equal"),
     ("aten.mul.Tensor", "aten.div.Tensor"), ("aten.add.Tensor", "aten.sub.Tensor"), ("aten.addcmul", "aten.addcdiv"),
-    ("aten.gelu", "aten.tanh", "aten.relu"), ("aten.sqrt", "aten.rsqrt", "aten.exp"), ("aten.eq.Scalar", "aten.ne.Scalar"),
+    ("aten.gelu", "aten.tanh", "aten.relu"), ("aten.sqrt", "aten.rsqrt", "aten.exp"),
+    ("aten.eq.Scalar", "aten.ne.Scalar"),
 )  # fmt: skip
 """Ops that take and make the same types."""
 
@@ -166,8 +169,10 @@ def scaled_by_a_count(program: Program) -> Iterator[Program]:
 
 @kind("value")
 def operands_reversed(program: Program) -> Iterator[Program]:
-    ops = ("power", "matmul", "less", "greater", "where", "concatenate", "aten.sub.Tensor", "aten.div.Tensor", "aten.mm",
-           "aten.lerp.Scalar", "aten.bmm")  # fmt: skip
+    ops = (
+        "power", "matmul", "less", "greater", "where", "concatenate", "aten.sub.Tensor", "aten.div.Tensor", "aten.mm",
+        "aten.lerp.Scalar", "aten.bmm",
+    )  # fmt: skip
     for n, instr in over(program, *ops):
         operands = instr.operands
         if instr.op == "where":
@@ -176,6 +181,20 @@ def operands_reversed(program: Program) -> Iterator[Program]:
             yield with_instr(program, n, replace(instr, operands=(operands[0][::-1], *operands[1:])))
         elif len(operands) == 2 and None not in operands:
             yield with_instr(program, n, replace(instr, operands=operands[::-1]))
+
+
+@kind("value", "best of rounded scores: ties go to the first")
+def coarse_before_an_order(program: Program) -> Iterator[Program]:
+    """An op that rises, but not strictly, before argmax, argmin or argsort."""
+    for n, instr in over(program, "argmax", "argmin", "argsort", "aten.argmax", "aten.topk", "aten.sort"):
+        for op in ("aten.floor", "aten.relu") if is_torch(program) else ("floor", "sign", "rint"):
+
+            def write(grown: Program, value: int, op: str = op) -> tuple[Program, list[Instr], int]:
+                grown, new = fresh(grown, grown.values[value], "coarse")
+                return grown, [Instr(op, (value,), (new,))], new
+
+            if program.values[instr.inputs[0]].type.dtype in FLOATS:
+                yield before_reader(program, n, instr.inputs[0], write)
 
 
 # -- element types --------------------------------------------------------------------------------------
