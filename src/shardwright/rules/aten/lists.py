@@ -28,7 +28,7 @@ def lists(facts: OpFacts) -> OpRecord | None:
         lambda call: _rule(facts, call, name),
         flow=Flow.POINTWISE,
         cost="pointwise",
-        meaning="by rule",
+        meaning="parts" if _REDUCES.get(name) == "parts" else "by rule",
         beyond="of lists the book says only what holds tensor by tensor",
     )
 

@@ -218,4 +218,4 @@ def _pairwise_loss_backward(call: Call) -> str:
 
 
 for _name in ("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward", "binary_cross_entropy_backward"):
-    rule(f"aten.{_name}", _pairwise_loss_backward, cost="pointwise", meaning="by rule", beyond=_BEYOND)
+    rule(f"aten.{_name}", _pairwise_loss_backward, cost="pointwise", meaning="parts", beyond=_BEYOND)
