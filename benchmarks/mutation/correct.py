@@ -158,12 +158,54 @@ def models(quick: bool = False) -> Iterator[Subject]:
                 continue  # a model that cannot be captured or split in this type
 
 
+def every_op(parts: range) -> Iterator[Subject]:
+    """Every ATen op of the book, split by each factor of its rule: calls of PyTorch's own samples, in parts."""
+    import torch
+
+    from shardwright.discover.book.torch import made_ops, written_ops
+    from shardwright.discover.book.torch_calls import calls_of
+    from shardwright.frontends.torch import FRAMEWORK
+    from shardwright.lower import lower
+    from shardwright.propagation.choices import legal_axes
+    from shardwright.propagation.complete import complete
+    from shardwright.propagation.engine import OpView
+    from shardwright.rules.registry import sharding_rule
+    from shardwright.spec.op_record import slots_of
+    from shardwright.spec.sharding import ShardingSpec
+
+    torch.set_num_threads(1)
+    logging.disable(logging.ERROR)
+    ops = [op for part in parts for op in sorted({*written_ops(), *made_ops()})[part % OP_PARTS :: OP_PARTS]]
+    for op, calls in calls_of(ops, each=2, drawn=2).items():
+        for n, call in enumerate(calls):
+            graph = call.graph()
+            (node,) = graph.nodes
+            try:
+                shapes = [graph.type(v).shape for v in node.inputs]
+                results = [graph.type(v).shape for v in node.results]
+                slots = slots_of([0 if isinstance(o, int) else o for o in node.operands])
+                rule = sharding_rule(op, shapes, results, dict(node.attrs), slots)
+            except ShardwrightError:
+                continue  # runs on whole tensors
+            for f, factor in enumerate(rule.factors):
+                for mesh in (sw.DeviceMesh("x=2"), sw.DeviceMesh("x=3")):
+                    legal = legal_axes(rule, [mesh.axes if g == f else () for g in range(len(rule.factors))])
+                    if not legal[f]:
+                        continue
+                    specs = [ShardingSpec.replicate(mesh, value.type.rank) for value in graph.values]
+                    program = lower(complete(graph, mesh, specs, lambda *_, r=rule: OpView(r), forced={0: legal}))
+                    name = f"{op} call {n} by {factor.name} on {mesh}"
+                    yield Subject(name, graph, program, graph, FRAMEWORK, tuple(call.tensors))
+
+
+OP_PARTS = 10
 SOURCES = {
     "random graphs": random_graphs,
     "functions": sharded_functions,
     "planned functions": planned_functions,
     "more functions": more_functions,
     "large functions": large_functions,
+    "every op": every_op,
 }
 
 

@@ -32,6 +32,8 @@ class Row:
     """Of those that change a result."""
     refused: int = 0
     """Of all."""
+    stopped: int = 0
+    """Of all, those that stop with an error when they run: no result, so no wrong one."""
 
 
 @dataclass
@@ -44,7 +46,7 @@ class Tally:
     def add(self, other: Tally) -> None:
         for kind, row in other.rows.items():
             mine = self.rows.setdefault(kind, Row())
-            for name in ("made", "changing", "killed", "refused"):
+            for name in ("made", "changing", "killed", "refused", "stopped"):
                 setattr(mine, name, getattr(mine, name) + getattr(row, name))
         self.survivors += other.survivors
         self.alarms += other.alarms
@@ -55,7 +57,11 @@ class Tally:
         row.made += 1
         why = refusal(subject, mutant)
         row.refused += bool(why)
-        changed = changes(subject, mutant, expected)
+        try:
+            changed = changes(subject, mutant, expected)
+        except Exception:  # whatever a broken program raises
+            row.stopped += 1
+            return
         if not changed:
             return
         row.changing += 1
@@ -82,12 +88,9 @@ def expected_of(subject: Subject) -> Expected:
 
 
 def changes(subject: Subject, mutant: Program, expected: Expected) -> str:
-    """How a mutant's results differ on any of the inputs; one that cannot run has no results at all."""
+    """How a mutant's results differ on any of the inputs; raises what it raises."""
     for given, wanted in zip(subject.inputs, expected):
-        try:
-            found = list(outputs_of(subject, mutant, given))
-        except Exception as error:  # whatever a broken program raises
-            return f"it does not run: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        found = list(outputs_of(subject, mutant, given))
         for i, ((_, parts), want) in enumerate(zip(found, wanted)):
             for device, (where, part) in enumerate(parts):
                 if (apart := distance(part, want[where])) > TOLERANCE:

@@ -197,7 +197,11 @@ def _judge(
         tally.counts["mutants"] += 1
         why = refusal(bad, program)
         row.refused += bool(why)
-    changed = changes(bad, program, expected)
+    try:
+        changed = changes(bad, program, expected)
+    except Exception:  # whatever a program raises that is split wrongly
+        row.stopped += 1
+        return True
     if changed:
         row.changing += 1
         row.killed += bool(why)
