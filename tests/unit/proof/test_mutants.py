@@ -30,7 +30,7 @@ def test_there_are_many_kinds_and_many_of_them_were_public() -> None:
 
 @pytest.mark.parametrize("name", FUNCTIONS, ids=str)
 def test_no_mutant_of_a_function_survives(name: tuple[str, int]) -> None:
-    clean(mutants.of_functions(name, 1), 12)
+    clean(mutants.of_functions(name, 1), 8)
 
 
 def test_no_mutant_of_a_training_step_survives() -> None:
