@@ -59,3 +59,12 @@ def test_not_elementwise(op: str) -> None:
     from shardwright.rules.registry import find
 
     assert find(op) is None
+
+
+def test_what_is_lowered_in_parts_is_known_by_them() -> None:
+    """Else a correct program would be refused: to the proof the op would be some function that its rule allows."""
+    pytest.importorskip("torch")
+    from shardwright.frontends.torch.parts import PARTS
+
+    otherwise = {op: lookup(op).meaning for op in PARTS if lookup(op).meaning not in ("parts", "attention")}
+    assert not otherwise
