@@ -96,7 +96,8 @@ NAMES = {f"aten.{name}{overload}": exact for name, exact in EXACT.items() for ov
 
 def _handler(exact: Exact, otherwise: Callable[[str], Handler]) -> Handler:
     def handler(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
-        if any(call.attrs.get(mode) is not None for mode in MODES):
+        rounds = call.results[0].dtype[:1] in ("i", "u") and "div" in call.op
+        if rounds or any(call.attrs.get(mode) is not None for mode in MODES):
             return otherwise("by rule")(field, call, operands)
         return exact(_Numbers(field, call, operands))
 

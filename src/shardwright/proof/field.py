@@ -35,7 +35,11 @@ Call = Callable[[Sequence[Any]], tuple[FieldArray, ...]]
 
 def prepare_field(key: int, p: int) -> Callable[[str, Mapping[str, Any], Sequence[TensorType]], Call]:
     """A ``prepare`` over the field of ``p`` elements; ``key`` chooses the hash functions, the same on every device."""
-    field = Field(p, key)
+    return prepare_in(Field(p, key))
+
+
+def prepare_in(field: Field) -> Callable[[str, Mapping[str, Any], Sequence[TensorType]], Call]:
+    """The same for a field that there is."""
 
     def prepare(op: str, attrs: Mapping[str, Any], results: Sequence[TensorType]) -> Call:
         return partial(evaluate, field, OpCall(op, attrs, tuple(results)))
@@ -107,4 +111,4 @@ class FieldArrays:
         return array.residue.itemsize
 
 
-__all__ = ["PRIMES", "Field", "FieldArray", "FieldArrays", "Floats", "apart", "prepare_field"]
+__all__ = ["PRIMES", "Field", "FieldArray", "FieldArrays", "Floats", "apart", "prepare_field", "prepare_in"]

@@ -51,17 +51,27 @@ def evaluate(field: Field, call: OpCall, operands: Sequence[Any]) -> tuple[Field
 def _typed(field: Field, call: OpCall, before: set[str], array: FieldArray, dtype: str) -> FieldArray:
     """Where an op's element type is not that of its operands, it rounds: by a factor that tells which to which.
 
-    What comes in the type already has been rounded by the op's parts, or passes as it is.  A factor, since a program
-    may sum before or after a change of precision; yet two changes are not one, and none is not two.  Forms of the core
-    have their types by their structure.
+    What comes in the type already has been rounded by the op's parts, or passes as it is.  A factor only where the
+    Program changes the type of what is pending, for it may sum before or after; else any function.  So two changes are
+    not one, and none is not two.  Forms of the core have their types by their structure.
     """
-    if array.dtype == dtype:
-        return array
-    kind = _kind(dtype)
-    same = {other for other in before if _kind(other) == kind}
-    if kind and same and same != {dtype} and not call.op.startswith(("core.", "random.")):
-        array = field.scale(array, float(1 + field.word("cast", *sorted(same), dtype) % (field.p - 1)))
+    change = None if array.dtype == dtype else type_change(call.op, before, dtype)
+    if change is not None:
+        word = field.word("cast", *change)
+        if field.linear_casts is None or change in field.linear_casts:
+            array = field.scale(array, float(1 + word % (field.p - 1)))
+        else:
+            array = FieldArray(field.from_hash(field.hash(word, [array.residue])).residue, array.height)
     return replace(array, dtype=dtype)
+
+
+def type_change(op: str, before: set[str], dtype: str) -> tuple[str, ...] | None:
+    """From which element types to which an op goes, if it rounds: types of one kind, or whole numbers to floats."""
+    kind = _kind(dtype)
+    if not kind or op.startswith(("core.", "random.")):
+        return None
+    same = {other for other in before if _kind(other) == kind} or {other for other in before if _kind(other) == "int"}
+    return (*sorted(same), dtype) if same and same != {dtype} else None
 
 
 def _kind(dtype: str) -> str:

@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-PRIMES = (1048573, 1048571, 1048559, 1048549, 1048517, 1048507)
-"""The largest below 2^20: the larger, the less can agree by chance."""
+PRIMES = tuple(n for n in range((1 << 20) - 1, (1 << 20) - 900, -2) if all(n % d for d in range(3, 1 << 10, 2)))
+"""The largest below 2^20: the larger, the less can agree by chance.  Which of them are used follows from the program,
+so that no number in it is made to be 0 for all of them."""
 EXACT = 1 << 53
 """Whole numbers up to here are exact in float64."""
 INFINITE_HEIGHT = 2.0**40
@@ -64,6 +65,8 @@ class Field:
     def __init__(self, p: int, key: int = 0) -> None:
         self.p = p
         self.key = key
+        self.linear_casts: frozenset[Any] | None = None
+        """Changes of element type that sums pass through, by the types before and after; None: all of them."""
         self.longest = EXACT // (p - 1) ** 2
         """So many products can be summed before the remainder must be taken."""
 

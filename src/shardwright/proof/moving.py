@@ -215,24 +215,27 @@ def cumprod(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
     return FieldArray(np.moveaxis(rows, 0, axis), np.cumprod(x.height, axis=axis))
 
 
-def coarse(array: FieldArray) -> NDArray[np.float32]:
-    """Heights less their last bits: elements that are equal by construction then stand in the order of places."""
-    return array.height.astype(np.float32)
+def rank_of(field: Field, array: FieldArray) -> NDArray[np.uint64]:
+    """What elements are put in order by: a hash, so that no function keeps the order but the one that changes nothing.
+
+    (Rounding keeps the order of numbers, but not which of two is the larger.)
+    """
+    return np.asarray(field.hash(field.word("order"), [array.residue]), np.uint64).reshape(array.shape)
 
 
-def in_order(array: FieldArray, axis: int) -> Places:
-    return np.asarray(np.lexsort((array.residue, coarse(array)), axis=axis), np.int64)
+def in_order(field: Field, array: FieldArray, axis: int) -> Places:
+    return np.asarray(np.argsort(rank_of(field, array), axis=axis, kind="stable"), np.int64)
 
 
 def sort(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
     """Operands beyond the first are put into the same order."""
     axis = call.attrs.get("axis", -1)
-    order = in_order(operands[0], axis)
+    order = in_order(field, operands[0], axis)
     return tuple(x.map(lambda part: np.take_along_axis(part, order, axis)) for x in operands)
 
 
 def argsort(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
-    return field.counting(in_order(operands[0], call.attrs.get("axis", -1)))
+    return field.counting(in_order(field, operands[0], call.attrs.get("axis", -1)))
 
 
 def arg_extreme(sign: int) -> Handler:
@@ -245,9 +248,8 @@ def arg_extreme(sign: int) -> Handler:
             x = x.map(np.ravel)
         axes = tuple(range(rank)) if axis is None else (axis if isinstance(axis, int) else axis[0],)
         along = 0 if axis is None else axes[0]
-        height = sign * coarse(x)
-        top = height == height.max(axis=along, keepdims=True)
-        at = np.argmax(np.where(top, x.residue, -1.0), axis=along)
+        ranks = rank_of(field, x)
+        at = np.argmax(ranks, axis=along) if sign > 0 else np.argmin(ranks, axis=along)
         return keep_dims(field.counting(np.asarray(at)), call, axes)
 
     return handler

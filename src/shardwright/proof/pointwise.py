@@ -94,6 +94,9 @@ def cast(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
 
 
 def divide(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
+    """Of whole numbers it is rounded, and any function."""
+    if call.results[0].dtype[:1] in ("i", "u"):
+        return hashed(field, call, operands)
     return field.multiply(operands[0], field.reciprocal(operands[1]))
 
 

@@ -7,7 +7,7 @@ are right.  What was shown is kept, so that no lemma is shown twice in a process
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ..errors import VerifyError
 from ..ir.digest import program_digest, program_hash
@@ -19,7 +19,7 @@ from .identity import check_identity, check_lemma
 from .lemmas import REACH, Lemma, check_ends, lemma_at, lemmas, whole_lemma
 from .modular import PRIMES
 from .same import check_same
-from .shrink import elements, shrunk
+from .shrink import differs, elements, shrunk
 from .structure import add_instruction, check_structure
 
 AFFORDABLE = 1 << 23
@@ -51,7 +51,7 @@ def prove(
             check_same(captured, graph)
         check_structure(program)
         check_ends(graph, program)
-        found = _proven[key] = _Proof(graph, program).certificate(*key, outside or {})
+        found = _proven[key] = _Proof(graph, program, key[1]).certificate(*key, outside or {})
     return found
 
 
@@ -64,9 +64,12 @@ def _forget_old() -> None:
 
 
 class _Proof:
-    def __init__(self, graph: Graph, program: Program) -> None:
+    def __init__(self, graph: Graph, program: Program, digest: str) -> None:
         self.graph, self.program = graph, program
         self.count = self.smaller = 0
+        number = int(digest[:12], 16)
+        first, apart = number % len(PRIMES), 1 + number // len(PRIMES) % (len(PRIMES) - 1)
+        self.primes = PRIMES[first], PRIMES[(first + apart) % len(PRIMES)]
         self.seen: set[tuple[object, ...]] = set()
 
     def certificate(self, source: str, digest: str, outside: Mapping[str, str]) -> Certificate:
@@ -78,7 +81,7 @@ class _Proof:
             self.in_one_piece(error)
             whole = True
         return Certificate(
-            source, digest, len(self.program.instrs), self.count, len(self.seen), self.smaller, whole, PRIMES[:2],
+            source, digest, len(self.program.instrs), self.count, len(self.seen), self.smaller, whole, self.primes,
             tuple(trusted_ops(self.program, outside)),
         )  # fmt: skip
 
@@ -95,10 +98,10 @@ class _Proof:
     def show(self, lemma: Lemma) -> bool:
         """Whether smaller sizes were enough."""
         try:
-            return _show(lemma)
+            return _show(lemma, self.primes)
         except VerifyError as error:
             try:
-                return _show(lemma_at(self.graph, self.program, lemma, REACH))
+                return _show(lemma_at(self.graph, self.program, lemma, REACH), self.primes)
             except VerifyError:
                 raise self.told(lemma, error) from error
 
@@ -118,20 +121,26 @@ class _Proof:
         """The Program as it is; what was found first, if that cannot be afforded."""
         if elements(whole_lemma(self.graph, self.program)) > PIECE:
             raise error
-        check_identity(self.graph, self.program)
+        try:
+            check_lemma(whole_lemma(self.graph, self.program), primes=self.primes)
+        except VerifyError:
+            check_identity(self.graph, self.program)  # says who is to blame, if that one finds it
+            raise error from None
 
 
-def _show(lemma: Lemma) -> bool:
-    small = shrunk(lemma)
-    key = small.key
-    if key in _shown:
+def _show(lemma: Lemma, primes: Sequence[int]) -> bool:
+    """Whether smaller sizes were enough.  Where both sides are not the same text, two of them are tried."""
+    sizes = [shrunk(lemma, turn) for turn in range(2 if differs(lemma) else 1)]
+    keys = [small.key for small in sizes]
+    if all(key in _shown for key in keys):
         return True
     try:
-        check_lemma(small)
+        for small in sizes:
+            check_lemma(small, primes=primes)
     except VerifyError:
-        if small.key == lemma.key or elements(lemma) > AFFORDABLE:
+        if keys[0] == lemma.key or elements(lemma) > AFFORDABLE:
             raise
-        check_lemma(lemma)
+        check_lemma(lemma, primes=primes)
         return False
-    _shown[key] = True
-    return small.key != lemma.key
+    _shown.update(dict.fromkeys(keys, True))
+    return keys[0] != lemma.key

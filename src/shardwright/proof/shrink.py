@@ -19,39 +19,51 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from math import lcm, prod
 from typing import Any
 
 from ..ir.graph import Attrs, Graph, TensorType
 from ..ir.program import Program
 from ..spec.axes import Axes, AxisRef
+from ..spec.collective import COLLECTIVES
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import DimSpec, Shape, ShardingSpec
 from .lemmas import Lemma
 from .sizes import SIZES, Sizes, bystanders
 
+STEPS = (*COLLECTIVES, "core.slice", "core.to_partial")
 WAYS = 4
 """Ways that are left of an axis; of one with an odd factor, 3 or 6."""
 
 
-def shrunk(lemma: Lemma) -> Lemma:
-    """The lemma at the smallest sizes at which it says the same; itself where nothing can be smaller."""
-    small = _smaller(_told_apart(lemma))
+def shrunk(lemma: Lemma, turn: int = 0) -> Lemma:
+    """The lemma at the smallest sizes at which it says the same; itself where nothing can be smaller.
+
+    Another ``turn`` gives other sizes and other ways of the axes: a number in the Program that happens to be right for
+    one count of places, shards or devices is not for the next.
+    """
+    small = _smaller(_told_apart(lemma), turn)
     return small if elements(small) < elements(lemma) else lemma
 
 
-def _smaller(lemma: Lemma) -> Lemma:
+def differs(lemma: Lemma) -> bool:
+    """Whether the Program does more than its Graph's ops on shards, and moving shards about."""
+    ops = [(instr.op, repr(instr.attrs)) for instr in lemma.program.instrs if instr.op not in STEPS]
+    return bool(ops) and ops != [(node.op, repr(node.attrs)) for node in lemma.graph.nodes]
+
+
+def _smaller(lemma: Lemma, turn: int) -> Lemma:
     sizes, stay = _sizes(lemma), _uneven_axes(lemma.program)
     while True:
-        axes = _Axes.of(lemma.program, stay)
+        axes = _Axes.of(lemma.program, stay, turn)
         cuts = _Cuts(sizes, axes)
         for local in lemma.program.values:
             for size, dim in zip(local.type.shape, local.spec.dims):
                 cuts.add(size, dim)
         more = _axes_of_kept(lemma.program, sizes) - stay
         if not more and not cuts.changed:
-            return _Change(_new_sizes(lemma, sizes, cuts), axes).lemma(lemma)
+            return _Change(_new_sizes(lemma, sizes, cuts, turn), axes).lemma(lemma)
         stay |= more
 
 
@@ -80,10 +92,12 @@ def _axes_of_kept(program: Program, sizes: Sizes) -> set[str]:
     }
 
 
-def _ways(ways: int) -> int:
+def _ways(ways: int, turn: int) -> int:
     """Fewer ways, with what divides them."""
     if ways <= WAYS:
         return ways
+    if turn:
+        return 2 if ways % 2 == 0 else 5
     return WAYS if ways % 4 == 0 else 6 if ways % 2 == 0 else 3
 
 
@@ -96,7 +110,7 @@ class _Axes:
     """For a point in an axis (the product of the ways before) the same point in the new one, in order."""
 
     @staticmethod
-    def of(program: Program, kept: set[str]) -> _Axes:
+    def of(program: Program, kept: set[str], turn: int) -> _Axes:
         used: dict[str, set[AxisRef]] = {}
         for local in program.values:
             for axis in local.spec.used_axes:
@@ -115,7 +129,7 @@ class _Axes:
                 if stays:
                     place = b
                 elif any(ref.pre <= a and b <= ref.end for ref in refs):
-                    place *= _ways(b // a)
+                    place *= _ways(b // a, turn)
                 found[b] = place
         shape = tuple(max(found.values()) for found in places.values())
         return _Axes(DeviceMesh(shape, program.mesh.axis_names), places)
@@ -147,8 +161,13 @@ def _sizes(lemma: Lemma) -> Sizes:
         results = [program.values[value].type for value in instr.results]
         if not instr.axes:
             sizes.call(instr.op, dict(instr.attrs), _types(program, instr.operands), results)
-    ours, theirs = ([(n.op, repr(n.attrs)) for n in side] for side in (graph.nodes, program.instrs))
-    if ours != theirs:
+    if differs(lemma):
+        calls = [(node.op, node.operands) for node in graph.nodes] + [(i.op, i.operands) for i in program.instrs]
+        if any(not operands and op != "core.offset" for op, operands in calls):
+            # A written index means a place.
+            for instr in program.instrs:
+                if "take" in instr.op or "gather" in instr.op or "index" in instr.op or "scatter" in instr.op:
+                    sizes.keep(size for v in instr.inputs for size in program.values[v].type.shape)
         # One side may have made a number from a size that the other makes from a shape.  (The same op with the same
         # numbers on both sides does not.)
         shapes = {value.type.shape for value in graph.values} | {local.type.shape for local in program.values}
@@ -207,7 +226,7 @@ class _Cuts:
         self.changed = self.changed or bool(more)
 
 
-def _new_sizes(lemma: Lemma, sizes: Sizes, cuts: _Cuts) -> dict[int, int]:
+def _new_sizes(lemma: Lemma, sizes: Sizes, cuts: _Cuts, turn: int) -> dict[int, int]:
     """For every size the one in its place."""
     found = {size for value in lemma.graph.values for size in value.type.shape}
     found |= {size for local in lemma.program.values for size in local.type.shape}
@@ -218,7 +237,8 @@ def _new_sizes(lemma: Lemma, sizes: Sizes, cuts: _Cuts) -> dict[int, int]:
         if size in new or size in sizes.made_of:
             continue
         step = cuts.steps.get(size, 1)
-        smaller = next((n for n in range(2 * step, size, step) if n not in taken), size)
+        free = (n for n in range(2 * step, size, step) if n not in taken)
+        smaller = next(islice(free, 3 * turn, None), size)
         if size in cuts.exact:
             smaller = cuts.exact[size]
         new[size] = smaller
