@@ -14,7 +14,7 @@ import numpy as np
 
 import shardwright as sw
 from mutation import functions
-from mutation.judging import distance, outputs_of, refusal
+from mutation.judging import distance, on_host, outputs_of, refusal
 from mutation.subjects import Subject
 from shardwright.errors import ShardwrightError
 from shardwright.frontends.numpy.compute import run_graph
@@ -223,7 +223,7 @@ def _is_right(subject: Subject) -> bool:
     if subject.is_torch:
         from shardwright.frontends.torch.compute import run_graph as run_torch
 
-        wanted = [x.numpy() for x in run_torch(subject.graph, given)]
+        wanted = [on_host(x) for x in run_torch(subject.graph, given)]
     else:
         with np.errstate(all="ignore"):
             wanted = [np.asarray(x) for x in run_graph(subject.graph, given)]

@@ -137,7 +137,7 @@ def outputs_of(
                         made[position] = total
                 shards = made
             parts = [
-                (local.spec.local_slices(local.type.shape, position), np.asarray(shards[position]))
+                (local.spec.local_slices(local.type.shape, position), on_host(shards[position]))
                 for position in program.mesh
             ]
             whole = np.zeros(local.type.shape, parts[0][1].dtype)
@@ -146,6 +146,11 @@ def outputs_of(
                     raise ValueError(f"a shard of %{local.name} has shape {part.shape}")
                 whole[where] = part
             yield whole, parts
+
+
+def on_host(array: Any) -> Any:
+    """As NumPy has it; NumPy has no bfloat16."""
+    return np.asarray(array.float() if str(getattr(array, "dtype", "")) == "torch.bfloat16" else array)
 
 
 def _without_gradients(subject: Subject) -> Any:

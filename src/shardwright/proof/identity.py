@@ -21,7 +21,7 @@ from ..spec.axes import AxisRef
 from ..spec.collective import COLLECTIVES
 from . import pointwise
 from .field import FieldArrays, apart, prepare_in
-from .handlers import handler_of, type_change
+from .handlers import MEANINGS, handler_of, type_change
 from .lemmas import Lemma, check_ends, whole_lemma
 from .modular import INFINITE_HEIGHT, PRIMES, Field, FieldArray
 from .structure import add_instruction
@@ -29,6 +29,8 @@ from .structure import add_instruction
 Shards = list[FieldArray]
 CHOICES = 24
 """Choices that are looked at, at least: as unlikely to be right by chance as two residues are to be equal."""
+COMPOSITE = (MEANINGS["parts"], MEANINGS["attention"])
+"""What computes ops by their parts."""
 NO_CHOICE = frozenset(
     {*pointwise.RISING, *pointwise.IDENTITY, "add", "subtract", "multiply", "divide", "negative", "matmul", "einsum"}
     | {"reduce_sum", "reshape", "transpose", "broadcast_to", *COLLECTIVES, "core.slice", "core.to_partial"}
@@ -62,15 +64,20 @@ def check_lemma(
         _Round(lemma, seed, turn, primes, linear).check()
 
 
-def _linear_casts(program: Program) -> frozenset[Any]:
-    """Changes of element type that the Program makes of something pending, or that leave something pending."""
+def _linear_casts(program: Program) -> frozenset[Any] | None:
+    """Changes of element type that the Program makes of something pending, or that leave something pending.
+
+    None, which is all, where an op that is made of parts does so: these change types among themselves.
+    """
     found = set()
     for instr in program.instrs:
-        reads = list(program.locals_of(instr.inputs))
-        for made in program.locals_of(instr.results):
-            change = type_change(instr.op, {local.type.dtype for local in reads}, made.type.dtype)
-            if change is not None and any(local.spec.partial for local in (*reads, made)):
-                found.add(change)
+        reads, made = list(program.locals_of(instr.inputs)), list(program.locals_of(instr.results))
+        if not any(local.spec.partial for local in (*reads, *made)):
+            continue
+        if handler_of(instr.op) in COMPOSITE:
+            return None
+        before = {local.type.dtype for local in reads}
+        found |= {type_change(instr.op, before, local.type.dtype) for local in made}
     return frozenset(found)
 
 

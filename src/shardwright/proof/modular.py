@@ -164,6 +164,13 @@ class Field:
         text = repr((self.key, self.p, *what))
         return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
 
+    def told(self, array: FieldArray) -> Floats:
+        """Residues, with infinities told from the number that stands in their place."""
+        infinite = np.abs(array.height) >= INFINITE_HEIGHT / 2
+        if not infinite.any():
+            return array.residue
+        return np.asarray(array.residue + np.where(infinite, (2 + np.sign(array.height)) * self.p, 0.0))
+
     def hash(self, word: int, residues: list[Floats]) -> NDArray[np.uint64]:
         """A function of residues that has nothing to do with arithmetic modulo p; ``word`` chooses which."""
         state = np.full((1,) * max((r.ndim for r in residues), default=0), word, np.uint64)

@@ -50,7 +50,7 @@ SCALING = ("conj", "real", "imag", "deg2rad", "rad2deg")
 
 def hashed(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
     """Each result is a hash of the operands, element by element."""
-    residues = [operand.residue for operand in operands if operand is not None]
+    residues = [field.told(operand) for operand in operands if operand is not None]
     words = [field.word(*call.name(r)) for r in range(len(call.results))]
     return tuple(field.from_hash(field.hash(word, residues)) for word in words)
 
@@ -60,7 +60,7 @@ def monotone(sign: int) -> Handler:
 
     def handler(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
         (x,) = operands
-        state = field.hash(field.word(*call.name()), [x.residue])
+        state = field.hash(field.word(*call.name()), [field.told(x)])
         # Heights grow with depth; this keeps them in bounds.  Each function has its own slope and its own value
         # at zero, so that results of two of them are not level, nor are shares in a sum of two (h / (0 + h)).
         slope = sign * (1.0 + field.word("slope", call.op) * 2.0**-64)
