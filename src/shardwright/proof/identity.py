@@ -77,7 +77,11 @@ def _linear_casts(program: Program) -> frozenset[Any] | None:
         if handler_of(instr.op) in COMPOSITE:
             return None
         before = {local.type.dtype for local in reads}
-        found |= {type_change(instr.op, before, local.type.dtype) for local in made}
+        for local in made:
+            change = type_change(instr.op, before, local.type.dtype)
+            # A product of parts would have the factor of each.
+            factors = [kind for other in (*reads, local) for _, kind in other.spec.partial if kind == "prod"]
+            found.add(("prod", change) if factors else change)
     return frozenset(found)
 
 

@@ -66,7 +66,8 @@ class Field:
         self.p = p
         self.key = key
         self.linear_casts: frozenset[Any] | None = None
-        """Changes of element type that sums pass through, by the types before and after; None: all of them."""
+        """Changes of element type that sums pass through, by the types before and after; None: all of them.  Those in a
+        pair with "prod" are passed through by products, too, and leave no trace."""
         self.longest = EXACT // (p - 1) ** 2
         """So many products can be summed before the remainder must be taken."""
 
