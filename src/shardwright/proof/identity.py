@@ -79,10 +79,14 @@ def _linear_casts(program: Program) -> frozenset[Any] | None:
         before = {local.type.dtype for local in reads}
         for local in made:
             change = type_change(instr.op, before, local.type.dtype)
-            # A product of parts would have the factor of each.
-            factors = [kind for other in (*reads, local) for _, kind in other.spec.partial if kind == "prod"]
-            found.add(("prod", change) if factors else change)
+            # A reduction to a product in parts: these would have a factor each.
+            begins = _multiplies(local) and not any(map(_multiplies, reads))
+            found.add(("prod", change) if begins else change)
     return frozenset(found)
+
+
+def _multiplies(local: Local) -> bool:
+    return any(kind == "prod" for _, kind in local.spec.partial)
 
 
 @dataclass(frozen=True, slots=True)
