@@ -58,11 +58,10 @@ def _typed(field: Field, call: OpCall, before: set[str], array: FieldArray, dtyp
     change = None if array.dtype == dtype else type_change(call.op, before, dtype)
     if change is not None:
         word = field.word("cast", *change)
-        if field.linear_casts is not None and ("prod", change) in field.linear_casts:
-            pass  # of what is multiplied up later it is not seen
-        elif field.linear_casts is None or change in field.linear_casts:
+        linear = field.linear_casts
+        if linear is None or change in linear:
             array = field.scale(array, float(1 + word % (field.p - 1)))
-        else:
+        elif ("prod", change) not in linear:
             array = FieldArray(field.from_hash(field.hash(word, [array.residue])).residue, array.height)
     return replace(array, dtype=dtype)
 

@@ -22,6 +22,7 @@ from .same import check_same
 from .shrink import differs, elements, shrunk
 from .structure import add_instruction, check_structure
 
+HELP = 'the program is wrong and was not run: plan anew, and report the lines above; verify="off" runs it all the same'
 AFFORDABLE = 1 << 23
 """So many numbers may be computed to try at its own size what failed at a small one."""
 PIECE = 1 << 22
@@ -49,9 +50,13 @@ def prove(
     if found is None:
         if captured is not None:
             check_same(captured, graph)
-        check_structure(program)
-        check_ends(graph, program)
-        found = _proven[key] = _Proof(graph, program, key[1]).certificate(*key, outside or {})
+        try:
+            check_structure(program)
+            check_ends(graph, program)
+            found = _proven[key] = _Proof(graph, program, key[1]).certificate(*key, outside or {})
+        except VerifyError as error:
+            error.help = error.help or HELP
+            raise
     return found
 
 

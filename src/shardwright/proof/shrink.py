@@ -2,14 +2,17 @@
 
 What a Program does depends on a dim's size by two things alone: where shards begin and end, and where an op counts
 places.  So sizes that an op counts in stay what they are (`sizes`), and so do those that are not cut evenly, with the
-axes that cut them.  Any other becomes the smallest that all its cuts divide, with two places a shard at least; equal
-sizes stay equal, different ones different, and what is a product of two stays so.  One place is treated like the
-next, so a mistake at any place of a shard shows at the small size, too.
+axes that cut them.  Any other becomes the smallest that all its cuts divide, with two places a shard at least (or the
+one that there was); equal sizes stay equal, different ones different, and what is a product of two stays so.  One place
+is treated like the next, so a mistake at any place of a shard shows at the small size, too.
 
 Of a mesh axis, stretches that no sharding and no collective of the lemma tells apart count as one: those that nothing
 uses go (devices along them do the same with the same), those that are used keep at most `WAYS` ways, which are more
-than enough to tell an order from its reverse, a shift from a swap and a group from its neighbour.  What keeps an axis
-from going: a dim that it cuts unevenly, and an order of devices that the user chose plays no part here.
+than enough to tell an order from its reverse, a shift from a swap and a group from its neighbour.  The order of devices
+that a user chose plays no part: Programs speak of positions.
+
+A sum over something that is the same everywhere is a count, and a number in the Program may be right for one count by
+chance.  So where Program and Graph are not the same text, a lemma is shown at two sizes.
 
 Where a lemma fails at the small size, it is tried as it is: a number that was made from a size, and is not known to
 be, may be to blame.
@@ -164,10 +167,7 @@ def _sizes(lemma: Lemma) -> Sizes:
     if differs(lemma):
         calls = [(node.op, node.operands) for node in graph.nodes] + [(i.op, i.operands) for i in program.instrs]
         if any(not operands and op != "core.offset" for op, operands in calls):
-            # A written index means a place.
-            for instr in program.instrs:
-                if "take" in instr.op or "gather" in instr.op or "index" in instr.op or "scatter" in instr.op:
-                    sizes.keep(size for v in instr.inputs for size in program.values[v].type.shape)
+            sizes.keep(sizes.looked_up)  # a written index means a place
         # One side may have made a number from a size that the other makes from a shape.  (The same op with the same
         # numbers on both sides does not.)
         shapes = {value.type.shape for value in graph.values} | {local.type.shape for local in program.values}

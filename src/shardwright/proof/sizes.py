@@ -38,6 +38,8 @@ class Sizes:
     kept: set[int] = field(default_factory=set)
     made_of: dict[int, Shape] = field(default_factory=dict)
     """Sizes that are the product of others, outermost first."""
+    looked_up: set[int] = field(default_factory=set)
+    """Sizes of dims that an index points into."""
 
     def keep(self, sizes: Iterable[int]) -> None:
         self.kept.update(sizes)
@@ -248,7 +250,12 @@ def _triangle(sizes: Sizes, call: _Call) -> None:
 def _take(sizes: Sizes, call: _Call) -> None:
     """An index is any number modulo the size, whatever that is."""
     if call.attrs.get("axis") is None:
-        _all(sizes, call)
+        return _all(sizes, call)
+    return sizes.looked_up.update(call.flat[0].shape)
+
+
+def _take_grad(sizes: Sizes, call: _Call) -> None:
+    sizes.looked_up.update(call.results[0].shape)
 
 
 def _take_along(name: str) -> Look:
@@ -257,6 +264,7 @@ def _take_along(name: str) -> Look:
     def look(sizes: Sizes, call: _Call) -> None:
         table, index = call.flat[0].shape, call.flat[1].shape
         axis = call.attrs[name] % max(len(table), 1)
+        sizes.looked_up.update(table)
         sizes.keep(n for d, pair in enumerate(zip(table, index)) if d != axis and pair[0] != pair[1] for n in pair)
 
     return look
@@ -323,8 +331,7 @@ def _by_rule(sizes: Sizes, call: _Call) -> None:
 
 _ANY_PLACE = (
     *pointwise.HANDLERS, *contract.HANDLERS, *arithmetic.NAMES, "transpose", "broadcast_to", "broadcast_in_dim",
-    "core.take",
-    "core.take_along", "core.take_grad", "full", "core.offset", "random.uniform", "random.normal",
+    "full", "core.offset", "random.uniform", "random.normal",
 )  # fmt: skip
 BY_NAME: dict[str, Look] = {
     **dict.fromkeys(_ANY_PLACE, _nothing),
@@ -338,12 +345,14 @@ BY_NAME: dict[str, Look] = {
     "reverse": _axis("dimensions"),
     **dict.fromkeys(("tril", "triu", "core.triangle"), _triangle),
     **dict.fromkeys(("arange", "core.arange"), _all),
-    "take": _take,
-    "take_along_axis": _take_along("axis"),
+    **dict.fromkeys(("take", "core.take"), _take),
+    **dict.fromkeys(("take_along_axis", "core.take_along"), _take_along("axis")),
+    "core.take_grad": _take_grad,
     "scatter": _scatter,
 }
 BY_MEANING: dict[str, Look] = {
-    **dict.fromkeys((*pointwise.MEANINGS, "like", "cast", "random", "take_grad", "contract"), _nothing),
+    **dict.fromkeys((*pointwise.MEANINGS, "like", "cast", "random", "contract"), _nothing),
+    "take_grad": _take_grad,
     "gather": _take_along("dim"),
     **dict.fromkeys(("select", "split", "stack"), _axis("dim")),
     "constant pad": _constant_pad,
