@@ -7,6 +7,7 @@ costs, lowering) never sees the framework.
 | part | what it holds |
 |---|---|
 | `base` | `Source`: the form of a captured program; `Framework`: how ops are computed; which frontend takes a call |
+| `ranks` | `Traced`, `Placed`: what the ranks of somebody's parallel program do, as a proof sees it |
 | `numpy` | NumPy: `trace` runs a function on tracer arrays; `prepare` and `evaluate` compute ops |
 | `torch` | PyTorch: `capture` and `capture_step` record ATen calls on fake tensors, up to whole training steps |
 

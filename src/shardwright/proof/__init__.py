@@ -27,6 +27,7 @@ mesh of any size takes seconds; why that is enough stands in `lemmas` and `shrin
 | `byrule` | ops by their record: the same as another, made of parts, or with no more than their rule claims |
 | `aten` | movement, lookup and random numbers in ATen's words |
 | `moving` | movement, lookup, counting and sorting over a field |
+| `foreign` | the same for a parallel program that somebody else wrote, rank by rank |
 
 Not shown: how floats are rounded (sums may be taken in another order), NaN and infinities beyond those that stand in
 the program, overflow of whole numbers, and that an engine does what a Program says.

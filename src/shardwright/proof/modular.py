@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from hashlib import blake2b
 from math import copysign, isinf, isnan
 from typing import Any
@@ -22,9 +23,17 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-PRIMES = tuple(n for n in range((1 << 20) - 1, (1 << 20) - 900, -2) if all(n % d for d in range(3, 1 << 10, 2)))
+
+def is_prime(n: int) -> bool:
+    """Of an odd number below 2^20."""
+    return all(n % d for d in range(3, min(n, 1 << 10), 2))
+
+
+PRIMES = tuple(n for n in range((1 << 20) - 1, (1 << 20) - 900, -2) if is_prime(n))
 """The largest below 2^20: the larger, the less can agree by chance.  Which of them are used follows from the program,
 so that no number in it is made to be 0 for all of them."""
+SHORT = 1024
+"""Fractions with denominators up to here are taken for what was meant."""
 EXACT = 1 << 53
 """Whole numbers up to here are exact in float64."""
 INFINITE_HEIGHT = 2.0**40
@@ -76,9 +85,10 @@ class Field:
 
     # -- constants --------------------------------------------------------------------------------------
 
-    def constant(self, value: Any) -> tuple[float, float]:
+    def constant(self, value: Any, bits: int = 53) -> tuple[float, float]:
         """Residue and height of a number that stands in the program; a pair is a complex one.
 
+        A short fraction that was rounded to so many bits is meant, not what it was rounded to: three thirds are one.
         An infinity plus itself is itself, and so is 0, which takes its place.
         """
         if isinstance(value, tuple):
@@ -89,7 +99,7 @@ class Field:
             return float(self.word("nan") % self.p), 0.0
         if isinf(value):
             return 0.0, copysign(INFINITE_HEIGHT, value)
-        exact = Fraction(value)
+        exact = meant(value, bits)
         return float(exact.numerator * pow(exact.denominator, -1, self.p) % self.p), float(value)
 
     def full(self, shape: tuple[int, ...], value: Any) -> FieldArray:
@@ -196,6 +206,21 @@ class Field:
         return FieldArray(
             np.asarray(generator.integers(0, self.p, shape), np.float64), np.asarray(generator.normal(size=shape))
         )
+
+
+@lru_cache(maxsize=65536)
+def meant(value: float, bits: int = 53) -> Fraction:
+    """The short fraction that a number was rounded from, if there is one; else the number.
+
+    >>> meant(1 / 3), meant(0.1), meant(0.5**20)
+    (Fraction(1, 3), Fraction(1, 10), Fraction(1, 1048576))
+    """
+    exact = Fraction(value)
+    if exact.denominator <= SHORT:
+        return exact
+    short = exact.limit_denominator(SHORT)
+    rounded = float(short) if bits > 24 else float(np.float32(float(short)))
+    return short if rounded == value else exact
 
 
 def choose(condition: NDArray[np.bool_], left: FieldArray, right: FieldArray) -> FieldArray:

@@ -28,6 +28,7 @@ draws of a program, ``channels`` says how many a grouped convolution has in all,
 | `compute`, `kernels` | `prepare`, `evaluate`, `run_graph`: computing ops |
 | `framework`, `arrays` | PyTorch as engines see it: computing ops, and the array operations behind collectives |
 | `private` | everything taken from PyTorch's private modules, with the reason |
+| `foreign` | programs that somebody else made parallel, rank by rank |
 
 To extend: an operator of any namespace is captured as it is, if it says its shape (``torch.library.register_fake``);
 if a parameter repeats a size, name it in `sizes`, and if a plain call is wrong on a shard, write a kernel in `kernels`;

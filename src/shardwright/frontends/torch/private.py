@@ -43,6 +43,7 @@ __all__ = [
     "active_in_backward",
     "assert_async",
     "current_autograd_node",
+    "decompositions",
     "has_kernel",
     "keystr",
     "mkldnn_enabled",
@@ -53,6 +54,13 @@ __all__ = [
     "tree_unflatten",
     "unset_fake_temporarily",
 ]
+
+
+def decompositions() -> Any:
+    """What ops are made of, in PyTorch's words: the same on every device."""
+    from torch._decomp import decomposition_table
+
+    return decomposition_table
 
 
 @contextmanager

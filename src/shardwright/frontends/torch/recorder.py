@@ -42,6 +42,8 @@ class Recorder:
         self.updating = False
         self.phases: tuple[str, ...] = ()
         """Of the finished graph's nodes."""
+        self.numbers: dict[int, int] = {}
+        """For values of the finished graph: the number there."""
 
     @contextmanager
     def update(self) -> Iterator[None]:
@@ -84,12 +86,17 @@ class Recorder:
         self.draws += 1
         return self.draws - 1
 
-    def finish(self, name: str, outputs: Sequence[int], updates: Sequence[tuple[int, int]]) -> Graph:
-        """``updates`` are pairs (position in inputs, value): they become outputs after ``outputs``."""
+    def finish(
+        self, name: str, outputs: Sequence[int], updates: Sequence[tuple[int, int]], keep: str | None = None
+    ) -> Graph:
+        """``updates`` are pairs (position in inputs, value): they become outputs after ``outputs``.
+
+        Ops whose names begin with ``keep`` stay, whether or not anything comes of them here.
+        """
         wanted = set(outputs) | {value for _, value in updates}
         alive: list[Recorded] = []
         for node in reversed(self.nodes):
-            if not wanted.isdisjoint(node.results):
+            if not wanted.isdisjoint(node.results) or (keep is not None and node.op.startswith(keep)):
                 wanted.update(node.reads())
                 alive.append(node)
         self.phases = tuple(node.phase for node in reversed(alive))
@@ -104,6 +111,7 @@ class Recorder:
             types = [self.types[value] for value in node.results]
             made = builder.op(node.op, operands, types, attrs=node.attrs, views=node.views, source=node.source)
             known.update(zip(node.results, (made,) if isinstance(made, int) else made))
+        self.numbers = known
         ends = [known[value] for value in (*outputs, *(value for _, value in updates))]
         pairs = [(position, len(outputs) + n) for n, (position, _) in enumerate(updates)]
         return builder.finish(ends, pairs)

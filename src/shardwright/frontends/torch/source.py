@@ -66,12 +66,17 @@ class Scopes:
             return SPOKEN_FOR[-1]
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
-            place = _place(frame.f_code, frame.f_globals.get("__name__", ""))
+            place = place_of(frame)
             if place is not None:
                 scope = self.stack[-1] if self.stack else ""
                 return SourceLine(place[0], frame.f_lineno, scope or place[1])
             frame = frame.f_back
         return None
+
+
+def place_of(frame: FrameType) -> tuple[str, str] | None:
+    """File and function, if the frame is the user's."""
+    return _place(frame.f_code, frame.f_globals.get("__name__", ""))
 
 
 @lru_cache(maxsize=16384)

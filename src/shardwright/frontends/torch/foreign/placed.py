@@ -1,0 +1,114 @@
+"""Which part of a whole tensor a rank holds: from DTensors, placements, shapes and numbers to `Placed`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+from ....errors import TraceError
+from ...ranks import Placed
+
+
+def placed_by(shape: Sequence[int], mesh: Any, placements: Sequence[Any]) -> Placed:
+    """By PyTorch's placements on a `DeviceMesh`, for the rank that asks."""
+    coordinate = mesh.get_coordinate()
+    places = [np.arange(size) for size in shape]
+    partial: list[tuple[tuple[int, ...], str]] = []
+    for i, placement in enumerate(placements):
+        if isinstance(placement, Partial):
+            ranks = tuple(torch.distributed.get_process_group_ranks(mesh.get_group(i)))
+            partial.append((ranks, _kind(placement)))
+            continue
+        dim = getattr(placement, "dim", None)
+        if dim is None:
+            continue
+        dim %= max(len(shape), 1)
+        rows = torch.from_numpy(places[dim])
+        parts = _at_front(placement)._split_tensor(rows, mesh.size(i), with_padding=False, contiguous=False)[0]
+        places[dim] = parts[coordinate[i]].numpy()
+    return Placed(tuple(shape), tuple(places), partial=tuple(partial), said=str(tuple(placements)))
+
+
+def _kind(placement: Any) -> str:
+    kind = str(placement.reduce_op)
+    return {"product": "prod"}.get(kind, kind)
+
+
+def _at_front(placement: Any) -> Any:
+    """The same way to cut, of a vector."""
+    factor = getattr(placement, "split_factor", None)
+    return Shard(0) if factor is None else type(placement)(0, split_factor=factor)
+
+
+def placed_of(tensor: Any) -> Placed | None:
+    """Of a DTensor; None of a plain tensor."""
+    if not isinstance(tensor, DTensor):
+        return None
+    return placed_by(tensor.shape, tensor.device_mesh, tensor.placements)
+
+
+def local_of(tensor: Any) -> Any:
+    """The plain tensor that a rank holds of a tensor."""
+    if isinstance(tensor, DTensor):
+        tensor = tensor._local_tensor
+    wait = getattr(tensor, "trigger_wait", None)  # still under way
+    return tensor if wait is None else wait()
+
+
+def part_of(whole: Any, placed: Placed) -> Any:
+    """The part of a tensor."""
+    if placed.flat is not None:
+        return whole.reshape(-1)[torch.from_numpy(placed.flat)]
+    for d, rows in enumerate(placed.places):
+        if len(rows) != whole.shape[d]:
+            whole = whole.index_select(d, torch.from_numpy(rows))
+    return whole
+
+
+def guesses(shape: Sequence[int], local: Sequence[int], mesh: Any) -> Iterator[tuple[tuple[Any, ...], Placed]]:
+    """Ways to cut a tensor over the axes of a mesh that give this rank a part of this shape, simplest first."""
+    if len(shape) != len(local):
+        return
+    choices = [Replicate(), *(Shard(d) for d in range(len(shape)) if shape[d] != local[d])]
+    ways = product(choices, repeat=mesh.ndim)
+    for placements in sorted(ways, key=lambda way: sum(isinstance(placement, Shard) for placement in way)):
+        found = placed_by(shape, mesh, placements)
+        if found.local_shape == tuple(local):
+            yield placements, found
+
+
+def by_numbers(whole_numbers: Any, local_numbers: Sequence[Any], said: str) -> list[Placed] | None:
+    """For each rank, where its elements stand in the whole; None if numbers are not told apart by that."""
+    flat = np.asarray(whole_numbers).reshape(-1)
+    order = np.argsort(flat, kind="stable")
+    ordered = flat[order]
+    if len(ordered) > 1 and (ordered[1:] == ordered[:-1]).any():
+        return None
+    found = []
+    for numbers in local_numbers:
+        at = np.searchsorted(ordered, numbers.reshape(-1))
+        at = np.minimum(at, len(ordered) - 1)
+        if (ordered[at] != numbers.reshape(-1)).any():
+            return None
+        found.append(Placed(np.asarray(whole_numbers).shape, (), order[at].reshape(numbers.shape), said=said))
+    seen = np.zeros(flat.shape, np.bool_)
+    for placed in found:
+        placed.mark(seen)
+    return found if seen.all() else None
+
+
+def parse(given: Any) -> tuple[Any, ...]:
+    """Placements as the user gives them: one, or one for each axis."""
+    found = tuple(given) if isinstance(given, list | tuple) else (given,)
+    for placement in found:
+        if not isinstance(placement, Shard | Replicate | Partial):
+            raise TraceError(
+                f"placements= has {placement!r} where a placement of torch.distributed.tensor is meant",
+                help="give Shard(dim), Replicate() or Partial(), or a tuple with one for each axis of the mesh",
+            )
+    return found

@@ -1,0 +1,194 @@
+"""`Lockstep`: the programs of all ranks over a field, meeting at collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from ...errors import VerifyError
+from ...frontends.ranks import COMMUNICATION, Given, Traced
+from ...ir.graph import Node
+from .calls import Calling
+from .meanings import Meanings, flatten
+from .numbers import Number, Numbers
+from .order import one_of
+
+Values = dict[int, Number]
+Change = Callable[[int, int, list[Number]], list[Number]]
+"""From a rank, a node and what it made to what it should have made: a repair that is tried."""
+
+
+class Lockstep:
+    """One run of all ranks; ``values[rank]`` holds what every value of the rank's graph is."""
+
+    def __init__(
+        self, ranks: Sequence[Traced], meanings: Meanings, given: Callable[[Given, int], Number],
+        change: Change | None = None,
+    ) -> None:  # fmt: skip
+        self.ranks, self.meanings, self.given, self.change = ranks, meanings, given, change
+        self.values: list[Values] = []
+        for traced in ranks:
+            graph = traced.graph
+            values: Values = {}
+            for value, given_as in zip(graph.inputs, traced.given, strict=True):
+                made = given(given_as, traced.rank)
+                if made.shape != graph.type(value).shape:
+                    raise VerifyError(
+                        f"{given_as.name} has {list(graph.type(value).shape)} on rank {traced.rank}, not "
+                        f"{list(made.shape)}"
+                    )
+                values[value] = made
+            self.values.append(values)
+
+    def run(self) -> list[Values]:
+        at = [0] * len(self.ranks)
+        meetings: dict[Any, dict[int, int]] = {}
+        letters: dict[Any, list[Number]] = {}
+        while True:
+            moved = False
+            for r, traced in enumerate(self.ranks):
+                nodes = traced.graph.nodes
+                while at[r] < len(nodes):
+                    node = nodes[at[r]]
+                    if not node.op.startswith(COMMUNICATION):
+                        self._keep(r, at[r], self._local(r, node))
+                    elif not self._communicate(r, at[r], meetings, letters):
+                        break
+                    at[r] += 1
+                    moved = True
+            if all(at[r] == len(traced.graph.nodes) for r, traced in enumerate(self.ranks)):
+                return self.values
+            if not moved:
+                raise VerifyError("the ranks wait for each other")
+
+    def _keep(self, rank: int, n: int, made: list[Number]) -> None:
+        if self.change is not None:
+            made = self.change(rank, n, made)
+        self.values[rank].update(zip(self.ranks[rank].graph.nodes[n].results, made))
+
+    def _local(self, r: int, node: Node) -> list[Number]:
+        traced, values = self.ranks[r], self.values[r]
+        operands = [
+            [values[v] for v in o] if isinstance(o, tuple) else None if o is None else values[o] for o in node.operands
+        ]
+        attrs = dict(node.attrs)
+        if node.op == "foreign.unwritten":
+            attrs["rank"] = traced.rank
+        call = Calling(node.op, attrs, tuple(traced.graph.types(node.results)))
+        try:
+            made = self.meanings.evaluate(call, operands)
+        except VerifyError:
+            raise
+        except Exception as error:
+            rows = [("op", node.op), ("rank", str(traced.rank))]
+            rows += [("at", str(node.source))] if node.source else []
+            raise VerifyError(f"{node.op} cannot be computed over a field: {error}", rows=rows) from error
+        return _as_it_was(traced.known, node, operands, made)
+
+    # -- collectives ------------------------------------------------------------------------------------------
+
+    def _communicate(
+        self, r: int, n: int, meetings: dict[Any, dict[int, int]], letters: dict[Any, list[Number]]
+    ) -> bool:
+        traced = self.ranks[r]
+        node = traced.graph.nodes[n]
+        attrs: dict[str, Any] = dict(node.attrs)
+        kind = node.op.removeprefix(COMMUNICATION)
+        if kind == "send":
+            letters[traced.rank, attrs["root"], attrs["tag"], attrs["at"]] = self._sent(r, node)
+            return True
+        if kind == "receive":
+            found = letters.get((attrs["root"], traced.rank, attrs["tag"], attrs["at"]))
+            if found is None:
+                return False
+            shape = traced.graph.type(node.results[0]).shape
+            self._keep(r, n, [found[0].map(lambda part: part.reshape(shape))])
+            return True
+        key = (attrs["group"], attrs["channel"], attrs["at"])
+        meeting = meetings.setdefault(key, {})
+        meeting[traced.rank] = n
+        if len(meeting) < len(attrs["group"]):
+            return False
+        members = list(attrs["group"])
+        sent = [self._sent(member, self.ranks[member].graph.nodes[meeting[member]]) for member in members]
+        made = received(self.meanings.numbers, kind, attrs["reduce"], members, attrs["root"], sent)
+        shapes = [type.shape for type in traced.graph.types(node.results)]
+        mine = made[members.index(traced.rank)]
+        self._keep(r, n, [x.map(lambda part, shape=shape: part.reshape(shape)) for x, shape in zip(mine, shapes)])  # type: ignore[misc]
+        return True
+
+    def _sent(self, r: int, node: Node) -> list[Number]:
+        return flatten(
+            [
+                [self.values[r][v] for v in o] if isinstance(o, tuple) else self.values[r][o]
+                for o in node.operands
+                if o is not None
+            ]
+        )
+
+
+def _as_it_was(known: Mapping[int, Any], node: Node, operands: Sequence[Any], made: list[Number]) -> list[Number]:
+    """Places that followed from floats are those of the run, and what stands there is what stood there."""
+    if not any(value in known for value in node.results):
+        return made
+    made = [
+        Number(x.dtype, np.asarray(known[value]).astype(np.int64)) if value in known else x
+        for value, x in zip(node.results, made)
+    ]
+    if len(made) == 2 and made[1].whole is not None and node.results[1] in known and isinstance(operands[0], Number):
+        dim: Any = dict(node.attrs).get("dim", -1)
+        x, at = operands[0], made[1].whole
+        keep = len(at.shape) == len(x.shape)
+        index = at if keep else np.expand_dims(at, dim)
+        found = x.map(lambda part: np.take_along_axis(part, index, dim) if part.ndim else part)
+        made[0] = found if keep else found.map(lambda part: part.squeeze(dim))
+    return made
+
+
+def combined(numbers: Numbers, kind: str, parts: Sequence[Number]) -> Number:
+    """Parts put together by a reduction."""
+    if all(part.whole is not None for part in parts):
+        held = [part.whole for part in parts]
+        ways: dict[str, Any] = {
+            "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum, "band": np.bitwise_and,
+            "bor": np.bitwise_or, "bxor": np.bitwise_xor,
+        }  # fmt: skip
+        return replace(parts[0], whole=reduce(ways[kind], held))
+    if kind in ("max", "min"):
+        return reduce(lambda x, y: one_of(numbers, 1 if kind == "max" else -1, x, y), parts)
+    if kind == "prod":
+        return reduce(numbers.multiply, parts)
+    total = reduce(numbers.add, parts)
+    return numbers.divide(total, numbers.number(len(parts))) if kind == "avg" else total
+
+
+def received(
+    numbers: Numbers, kind: str, how: str, members: Sequence[int], root: int, sent: Sequence[Sequence[Number]]
+) -> list[list[Number]]:
+    """What every member of a group gets, from what every one of them gives."""
+    size = len(members)
+    if kind == "barrier":
+        return [[] for _ in members]
+    if kind == "all_reduce":
+        total = combined(numbers, how, [given[0] for given in sent])
+        return [[total]] * size
+    if kind == "reduce":
+        total = combined(numbers, how, [given[0] for given in sent])
+        return [[total] if member == root else [] for member in members]
+    if kind == "all_gather":
+        return [[given[0] for given in sent]] * size
+    if kind == "gather":
+        return [[given[0] for given in sent] if member == root else [] for member in members]
+    if kind == "reduce_scatter":
+        return [[combined(numbers, how, [given[i] for given in sent])] for i in range(size)]
+    if kind == "all_to_all":
+        return [[given[i] for given in sent] for i in range(size)]
+    if kind == "broadcast":
+        return [[sent[list(members).index(root)][0]]] * size
+    if kind == "scatter":
+        return [[x] for x in sent[list(members).index(root)]]
+    raise VerifyError(f"a collective {kind!r} is not known")

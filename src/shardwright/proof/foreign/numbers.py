@@ -1,0 +1,242 @@
+"""`Number`: arrays over a prime field, with exponentials, logarithms and roots that keep their laws.
+
+A foreign program may use other formulas than the single one: it merges parts of a softmax by their logarithms, or a
+norm from norms of parts.  So more has to hold than that equal operands give equal results:
+
+- A maximum that is subtracted before an exponential changes nothing: what is left of a maximum or a logarithm
+  remembers its exponential, and sums of such numbers multiply those.  ``exp(-x)`` is one over ``exp(x)``.
+- A logarithm is known by what it is of, so that two ways to the same one are equal.
+- A root remembers its square.
+
+Any other function is a hash.  Whole numbers and booleans are what they are.  A *height*, an ordinary float, gives
+numbers an order, as in `modular`.  Complex numbers have a residue in each part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..modular import INFINITE_HEIGHT, Field, FieldArray, Floats, is_prime
+
+Array = NDArray[Any]
+LARGEST = 1 << 18
+"""Products of residues stay so small that some 100,000 of them can be summed in float64."""
+PRIMES = tuple(p for p in range(LARGEST - 1, LARGEST - 2048, -4) if is_prime(p))
+"""Minus one is no square modulo these, so that complex numbers are a field, too."""
+
+
+@dataclass(frozen=True, eq=False)
+class Number:
+    """An array: whole numbers as they are, or residues and heights."""
+
+    dtype: str
+    whole: Array | None = None
+    residue: Array | None = None
+    height: Array | None = None
+    exp: Array | None = None
+    """The residue of its exponential, where that is known."""
+    logarithm: bool = False
+    """Whether the residue follows from the exponential."""
+    square: Array | None = None
+    """The residue of its square, where it is a root."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        held = self.whole if self.whole is not None else self.residue
+        assert held is not None
+        return tuple(held.shape)
+
+    def map(self, move: Callable[[Array], Array]) -> Number:
+        """Move elements about, in all parts alike."""
+
+        def of(part: Array | None) -> Array | None:
+            return None if part is None else move(part)
+
+        return Number(
+            self.dtype, of(self.whole), of(self.residue), of(self.height), of(self.exp), self.logarithm, of(self.square)
+        )
+
+
+class Numbers:
+    """Arithmetic of `Number` modulo a prime; ``key`` chooses the functions that stand for others."""
+
+    def __init__(self, prime: int, key: int) -> None:
+        self.field = Field(prime, key)
+        self.prime = prime
+
+    # -- making -----------------------------------------------------------------------------------------------
+
+    def random(self, generator: np.random.Generator, shape: Sequence[int], dtype: str) -> Number:
+        residue = generator.integers(0, self.prime, shape).astype(np.float64)
+        if dtype.startswith("c"):
+            residue = residue + 1j * generator.integers(0, self.prime, shape)
+        return Number(dtype, None, residue, generator.normal(size=tuple(shape)))
+
+    def whole(self, numbers: Any, dtype: str) -> Number:
+        return Number(dtype, np.asarray(numbers).astype(np.bool_ if dtype == "bool" else np.int64))
+
+    def real(self, numbers: Any, dtype: str) -> Number:
+        """Numbers as they stand in the program: short fractions are exact."""
+        numbers = np.asarray(numbers)
+        if np.iscomplexobj(numbers):
+            one, other = self.real(numbers.real, dtype), self.real(numbers.imag, dtype)
+            return Number(dtype, None, self.parts(one)[0] + 1j * self.parts(other)[0], one.height)
+        with np.errstate(all="ignore"):
+            values, back = np.unique(numbers.astype(np.float64), return_inverse=True)
+        bits = 53 if numbers.dtype == np.float64 else 24
+        pairs = np.array([self.field.constant(float(value), bits) for value in values], np.float64).reshape(-1, 2)
+        residue, height = (pairs[back.reshape(-1), i].reshape(numbers.shape) for i in (0, 1))
+        return Number(dtype, None, residue, height)
+
+    def number(self, value: Any) -> Number:
+        """One that stands in the program as an attribute."""
+        return self.real(np.asarray(value, np.complex128 if isinstance(value, complex) else np.float64), "f64")
+
+    def numeric(self, x: Number) -> Number:
+        """Whole numbers as residues."""
+        if x.whole is None:
+            return x
+        numbers = x.whole.astype(np.float64)
+        return Number(x.dtype, None, np.mod(numbers, self.prime), numbers)
+
+    def parts(self, x: Number) -> tuple[Array, Array]:
+        x = self.numeric(x)
+        assert x.residue is not None
+        assert x.height is not None
+        return x.residue, x.height
+
+    # -- arithmetic -------------------------------------------------------------------------------------------
+
+    def mod(self, numbers: Any) -> Array:
+        if np.iscomplexobj(numbers):
+            return np.asarray(np.mod(numbers.real, self.prime) + 1j * np.mod(numbers.imag, self.prime))
+        return np.asarray(np.mod(numbers, self.prime))
+
+    def linear(self, compute: Callable[..., Any], *operands: Number) -> Number:
+        """A function made of sums and products, of both parts."""
+        residues, heights = zip(*map(self.parts, operands))
+        return Number(operands[0].dtype, None, self.mod(compute(*residues)), np.asarray(compute(*heights)))
+
+    def add(self, x: Number, y: Number) -> Number:
+        return self._logs(self.linear(np.add, x, y), x, y, lambda e: e)
+
+    def subtract(self, x: Number, y: Number) -> Number:
+        return self._logs(self.linear(np.subtract, x, y), x, y, self.inverse)
+
+    def _logs(self, made: Number, x: Number, y: Number, of_second: Callable[[Array], Array]) -> Number:
+        """What a sum remembers of exponentials."""
+        if x.exp is None and y.exp is None:
+            return made
+        exp = self.mod(self.exp_of(x) * of_second(self.exp_of(y)))
+        made = replace(made, exp=exp)
+        return self.named_by_exp(made) if x.logarithm or y.logarithm else made
+
+    def named_by_exp(self, x: Number) -> Number:
+        """A logarithm: its residue is a function of its exponential, the opposite for one over that."""
+        assert x.exp is not None
+        inverse = self.inverse(x.exp)
+        turned = inverse < x.exp
+        state = self.field.hash(self.field.word("log"), [np.where(turned, inverse, x.exp)])
+        residue = self._residue(state)
+        residue = np.where(turned, self.mod(-residue), np.where(x.exp == inverse, 0.0, residue))
+        return replace(x, residue=residue, logarithm=True)
+
+    def multiply(self, x: Number, y: Number) -> Number:
+        if x is y and x.square is not None:
+            assert x.height is not None
+            return Number(x.dtype, None, x.square, x.height**2)
+        made = self.linear(np.multiply, x, y)
+        for one, other in ((x, y), (y, x)):
+            if one.exp is not None and np.all(self.parts(other)[1] == -1):
+                return replace(self.negative(one), dtype=made.dtype).map(lambda a: np.broadcast_to(a, made.shape))
+        if x.square is not None and y.square is not None:
+            made = replace(made, square=self.mod(x.square * y.square))
+        return made
+
+    def negative(self, x: Number) -> Number:
+        made = self.linear(np.negative, x)
+        return made if x.exp is None else replace(made, exp=self.inverse(x.exp), logarithm=x.logarithm)
+
+    def reciprocal(self, x: Number) -> Number:
+        residue, height = self.parts(x)
+        square = None if x.square is None else self.inverse(x.square)
+        return Number(x.dtype, None, self.inverse(residue), 1.0 / np.where(height == 0, 1.0, height), square=square)
+
+    def divide(self, x: Number, y: Number) -> Number:
+        return self.multiply(x, self.reciprocal(y))
+
+    def inverse(self, residue: Any) -> Array:
+        """Of 0 it is some number, always the same."""
+        if np.iscomplexobj(residue):  # conj(x) / |x|^2
+            norm = self.mod(residue.real**2 + residue.imag**2)
+            return self.mod(np.conj(residue) * self.inverse(norm))
+        return self.field.reciprocal(FieldArray(residue, np.zeros_like(residue))).residue
+
+    # -- functions --------------------------------------------------------------------------------------------
+
+    def exp_of(self, x: Number) -> Array:
+        """The residue of an exponential."""
+        if x.exp is not None:
+            return x.exp
+        residue, height = self.parts(x)
+        opposite = self.mod(-residue)
+        turned = opposite < residue
+        state = self.field.hash(self.field.word("exp"), [np.where(turned, opposite, residue)])
+        made = 1.0 + (state % np.uint64(self.prime - 1)).astype(np.float64)
+        made = np.where(turned, self.inverse(made), made)
+        made = np.where(residue == 0, 1.0, made)
+        return np.where(height <= -INFINITE_HEIGHT / 2, 0.0, made)
+
+    def exp(self, x: Number) -> Number:
+        return Number(x.dtype, None, self.exp_of(x), 1.0 + np.arctan(self.parts(x)[1]))  # rises, and stays in bounds
+
+    def log(self, x: Number) -> Number:
+        residue, height = self.parts(x)
+        return self.named_by_exp(Number(x.dtype, None, residue, height, exp=residue))
+
+    def remembered(self, x: Number) -> Number:
+        """A maximum, which will be subtracted from what it is the maximum of."""
+        return x if x.exp is not None or x.dtype[:1] == "c" else replace(x, exp=self.exp_of(x))
+
+    def sqrt(self, x: Number) -> Number:
+        return replace(self.hashed(("sqrt",), [x], x.dtype), square=self.parts(x)[0])
+
+    def hashed(self, what: tuple[Any, ...], operands: Sequence[Number], dtype: str) -> Number:
+        """Any function, element by element."""
+        state = self.field.hash(self.field.word(*what), [piece for x in operands for piece in self._pieces(x)])
+        residue = self._residue(state)
+        return Number(dtype, None, residue, self.field.height_of(residue))
+
+    def _pieces(self, x: Number) -> list[Floats]:
+        residue, height = self.parts(x)
+        if np.iscomplexobj(residue):
+            return [residue.real, residue.imag]
+        infinite = np.abs(height) >= INFINITE_HEIGHT / 2
+        return [np.where(infinite, (2 + np.sign(height)) * self.prime, residue) if infinite.any() else residue]
+
+    def _residue(self, state: Any) -> Array:
+        return np.asarray((state % np.uint64(self.prime)).astype(np.float64))
+
+    def sign(self, x: Number, y: Number) -> Array:
+        """Which of two is the larger: -1, 0 or 1; the opposite of the other way round."""
+        (a, high), (b, low) = self.parts(x), self.parts(y)
+        apart = self.mod(a - b)
+        opposite = self.mod(b - a)
+        turned = opposite < apart
+        state = self.field.hash(self.field.word("sign"), [np.where(turned, opposite, apart)])
+        made = np.where((state % np.uint64(2) == 1) ^ turned, 1, -1)
+        beyond = np.abs(high - low) >= INFINITE_HEIGHT / 2
+        return np.where(beyond, np.sign(high - low), np.where(apart == 0, 0, made)).astype(np.int64)
+
+    def choose(self, condition: Array, x: Number, y: Number) -> Number:
+        (a, high), (b, low) = self.parts(x), self.parts(y)
+        exp = None
+        if x.exp is not None or y.exp is not None:
+            exp = np.where(condition, self.exp_of(x), self.exp_of(y))
+        logarithm = exp is not None and (x.logarithm or y.logarithm)
+        return Number(x.dtype, None, np.where(condition, a, b), np.where(condition, high, low), exp, logarithm)

@@ -1,0 +1,97 @@
+"""`prove` on small programs: the wrappers that people use, on several meshes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+import shardwright.torch as swt
+
+pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
+
+
+class Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(8, 12)
+        self.b = nn.Linear(12, 8)
+
+    def forward(self, x: Any) -> Any:
+        return self.b(torch.relu(self.a(x)))
+
+
+def mlp() -> Mlp:
+    torch.manual_seed(0)
+    return Mlp()
+
+
+def tensor_parallel(mesh: Any) -> Any:
+    return parallelize_module(mlp(), mesh, {"a": ColwiseParallel(), "b": RowwiseParallel()})
+
+
+def sharded(mesh: Any) -> Any:
+    model = mlp()
+    for layer in (model.a, model.b):
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def data_parallel(mesh: Any) -> Any:
+    return nn.parallel.DistributedDataParallel(mlp())
+
+
+def both(mesh: Any) -> Any:
+    model = parallelize_module(mlp(), mesh["tp"], {"a": ColwiseParallel(), "b": RowwiseParallel()})
+    for layer in (model.a, model.b):
+        fully_shard(layer, mesh=mesh["dp"])
+    return fully_shard(model, mesh=mesh["dp"])
+
+
+def loss(out: Any) -> Any:
+    return out.square().mean()
+
+
+X = torch.arange(96.0).reshape(12, 8).sin()
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_tensor_parallel(ranks: int) -> None:
+    proof = swt.prove(tensor_parallel, like=mlp(), mesh={"tp": ranks}, inputs=(X,))
+    assert proof, proof
+    assert "gradient of a.bias" in proof.certificate.shown
+    assert not proof.certificate.trusted
+
+
+@pytest.mark.parametrize("make", [sharded, data_parallel])
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_data_parallel(make: Any, ranks: int) -> None:
+    proof = swt.prove(make, like=mlp(), mesh={"dp": ranks}, inputs=(X,), loss=loss, placements={"x": Shard(0)})
+    assert proof, proof
+
+
+@pytest.mark.parametrize("mesh", [{"dp": 2, "tp": 2}, {"dp": 2, "tp": 3}])
+def test_two_axes(mesh: dict[str, int]) -> None:
+    placements = {"x": (Shard(0), Replicate())}
+    proof = swt.prove(both, like=mlp(), mesh=mesh, inputs=(X,), loss=loss, placements=placements)
+    assert proof, proof
+
+
+def test_every_rank_may_take_the_whole_batch() -> None:
+    """Then averaged gradients are the same gradients."""
+    assert swt.prove(data_parallel, like=mlp(), mesh={"dp": 2}, inputs=(X,), loss=loss)
+
+
+def test_a_sum_for_a_mean_is_refused() -> None:
+    placements = {"x": Shard(0)}
+    proof = swt.prove(data_parallel, like=mlp(), mesh={"dp": 2}, inputs=(X,), loss=lambda out: out.square().sum(),
+                      placements=placements)  # fmt: skip
+    assert not proof
+    wrong = {difference.name: difference.looks_like for difference in proof.differences}
+    names = [f"gradient of {layer}.{kind}" for layer in "ab" for kind in ("weight", "bias")]
+    assert wrong == dict.fromkeys(names, "2 times too small")
