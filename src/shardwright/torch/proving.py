@@ -21,8 +21,9 @@ from ..frontends.torch.foreign.placed import by_numbers, parse, placed_by, place
 from ..frontends.torch.foreign.running import Job, argument_names, run_ranks
 from ..proof.foreign.judging import Mesh, ways
 from ..proof.foreign.numbers import Number
-from ..proof.foreign.proving import Case, judge
+from ..proof.foreign.proving import judge
 from ..proof.foreign.result import ParallelProof
+from ..proof.foreign.rounds import Case
 from ..spec.mesh import DeviceMesh
 
 Placements = Mapping[str, Any]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...ir.graph import SourceLine
 from ..certificate import Trusted
 from .judging import Difference
 
@@ -53,11 +54,28 @@ class ParallelCertificate:
 
 
 @dataclass(frozen=True)
+class Cause:
+    """The op where a wrong program begins to be wrong."""
+
+    op: str
+    source: SourceLine | None
+    fact: str
+    repair: str = ""
+    """What was tried and makes everything right; empty if nothing did."""
+
+    def __str__(self) -> str:
+        where = f" at {self.source}" if self.source else ""
+        return f"{self.op}{where}: {self.fact}"
+
+
+@dataclass(frozen=True)
 class ParallelProof:
     """Whether a parallel program is equal to the single one; true if it is."""
 
     certificate: ParallelCertificate | None = None
     differences: tuple[Difference, ...] = ()
+    cause: Cause | None = None
+    """Where it begins to be wrong."""
     fact: str = ""
     """Why not, in one sentence."""
     rows: tuple[tuple[str, str], ...] = ()
@@ -83,6 +101,10 @@ class ParallelProof:
         lines += [f"  {difference}" for difference in self.differences[:MOST_SHOWN]]
         if len(self.differences) > MOST_SHOWN:
             lines.append(f"  and {len(self.differences) - MOST_SHOWN} more")
+        if self.cause is not None:
+            lines.append(f"  begins at {self.cause}")
+            if self.cause.repair:
+                lines.append(f"  repair    {self.cause.repair} (tried: then all is equal)")
         if self.help:
             lines.append(f"  help: {self.help}")
         return "\n".join(lines)
