@@ -13,10 +13,18 @@ from .result import ParallelCertificate, ParallelProof
 from .rounds import Case, Round
 
 ROUNDS = 2
+AFFORDABLE = 1 << 27
+"""So many numbers are computed."""
 
 
 def judge(case: Case, rounds: int = ROUNDS) -> ParallelProof:
     """The answer."""
+    smaller: tuple[tuple[int, int], ...] = ()
+    if elements(case) > AFFORDABLE:
+        return ParallelProof(
+            fact=f"the program has {elements(case):,} numbers, too many to be computed over a field",
+            help="give a model of the same form with smaller sizes",
+        )
     primes: list[int] = []
     trusted: set[str] = set()
     right: list[tuple[str, str]] = []
@@ -41,9 +49,14 @@ def judge(case: Case, rounds: int = ROUNDS) -> ParallelProof:
         (*case.placed, *((name, placed) for name, placed in right if _was_found(case, name))),
         tuple(primes),
         tuple(Trusted(op, "nothing is known of it: it runs on whole tensors") for op in sorted(trusted)),
+        smaller=smaller,
         as_run=tuple(sorted(_as_run(case.ranks))),
     )  # fmt: skip
     return ParallelProof(certificate, equal=len(right))
+
+
+def elements(case: Case) -> int:
+    return sum(value.type.elements for traced in (case.single, *case.ranks) for value in traced.graph.values)
 
 
 def _was_found(case: Case, label: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ...ir.graph import SourceLine
@@ -82,8 +82,6 @@ class ParallelProof:
     help: str = ""
     equal: int = 0
     """Of what was compared, so many are as they should be."""
-    numbers: Any = field(default=None, repr=False)
-    """What comparing the numbers of the run shows: the largest difference of outputs."""
 
     @property
     def proven(self) -> bool:
@@ -91,6 +89,21 @@ class ParallelProof:
 
     def __bool__(self) -> bool:
         return self.proven
+
+    def to_json(self) -> dict[str, Any]:
+        cause = None
+        if self.cause is not None:
+            at = str(self.cause.source) if self.cause.source else ""
+            cause = {"op": self.cause.op, "at": at, "fact": self.cause.fact, "repair": self.cause.repair}
+        return {
+            "version": VERSION, "proven": self.proven,
+            "certificate": self.certificate.to_json() if self.certificate is not None else None,
+            "fact": self.fact, "rows": [list(row) for row in self.rows], "help": self.help, "cause": cause,
+            "differences": [
+                {"name": d.name, "fact": d.fact, "ranks": list(d.ranks), "looks_like": d.looks_like}
+                for d in self.differences
+            ],
+        }  # fmt: skip
 
     def __str__(self) -> str:
         if self.certificate is not None:
