@@ -11,6 +11,7 @@ behind is put together by its placements and compared to the last digit.  Nothin
 | `rounds` | `Case`, what is judged; `Round`, one run of all of it over a field |
 | `explained` | which values of the single program the values of the ranks are |
 | `cause` | where a wrong program begins to be wrong, and what would mend it |
+| `smaller` | a case at smaller sizes |
 | `lockstep` | all ranks over a field, meeting at collectives |
 | `numbers` | `Number`, `Numbers`: residues, with exponentials, logarithms and roots that keep their laws |
 | `meanings` | what ATen's ops mean: by a few mechanisms |

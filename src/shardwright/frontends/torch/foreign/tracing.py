@@ -119,7 +119,9 @@ class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 f"{form.name} draws random numbers, which differ between ranks and one device",
                 help="switch dropout off (model.eval(), or p=0), and draw outside of what is proven",
             )
-        if form.changes_metadata or form.name == "aten.set_.source_Tensor":
+        if form.changes_metadata or form.name in ("aten.as_strided", "aten.set_.source_Tensor"):
+            if form.name == "aten.as_strided":
+                self.memory.value(args[0])
             return func(*args, **kwargs)  # the same memory, shown in another way
         if form.name == "aten.copy_":
             return self._copy(func, args, kwargs)
@@ -385,7 +387,7 @@ class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         value = self.recorder.input(TensorType((elements,), dtype_name(tensor.dtype)), f"constant{len(self.constants)}")
         numbers = None
         if not isinstance(tensor, FakeTensor) and tensor.device.type != "meta":
-            with unset_fake_temporarily():
+            with self.paused(), unset_fake_temporarily():
                 flat = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage(), 0, (elements,), (1,)).detach()
                 flat = flat.double() if tensor.dtype is torch.bfloat16 else flat
                 numbers = np.array(flat.numpy(force=True))
