@@ -15,6 +15,7 @@ behind is put together by its placements and compared to the last digit.  Nothin
 | `lockstep` | all ranks over a field, meeting at collectives |
 | `numbers` | `Number`, `Numbers`: residues, with exponentials, logarithms and roots that keep their laws |
 | `meanings` | what ATen's ops mean: by a few mechanisms |
+| `moving` | the commonest movements, without asking the frontend |
 | `calls` | one call, and what the tables below share |
 | `arithmetic`, `order`, `attention` | ops by name: sums to roots; comparisons, choice and lookup; fused attention |
 
