@@ -198,7 +198,7 @@ class _Proving:
         if numbers is not None and all(given is not None and given.numbers is not None for given in held):
             local = [given.numbers for given in held if given is not None]
             fake = [Number("f32", part) for part in local]
-            for placed in ways(shape, fake, self.mesh, pending=False):
+            for placed in ways(shape, fake, self.mesh, pending=()):
                 if all(np.array_equal(place.of(numbers), part) for place, part in zip(placed, local)):
                     return list(placed)
             anywhere = by_numbers(numbers, local, "element by element")

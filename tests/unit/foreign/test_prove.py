@@ -95,3 +95,50 @@ def test_a_sum_for_a_mean_is_refused() -> None:
     wrong = {difference.name: difference.looks_like for difference in proof.differences}
     names = [f"gradient of {layer}.{kind}" for layer in "ab" for kind in ("weight", "bias")]
     assert wrong == dict.fromkeys(names, "2 times too small")
+
+
+class Normed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(8)
+
+    def forward(self, x: Any) -> Any:
+        return self.norm(x).square().mean()
+
+
+def normed() -> Normed:
+    torch.manual_seed(0)
+    return Normed()
+
+
+def test_buffers_are_compared() -> None:
+    """Statistics of a part of the batch are not those of the batch."""
+    whole = swt.prove(lambda: normed(), like=normed(), mesh="dp=2", inputs=(X,))
+    assert "norm.running_mean" in whole.certificate.shown
+    part = swt.prove(lambda: normed(), like=normed(), mesh="dp=2", inputs=(X,), placements={"x": Shard(0)})
+    assert {"norm.running_mean", "norm.running_var"} <= {difference.name for difference in part.differences}
+
+
+def test_only_a_loss_may_be_each_ranks_own() -> None:
+    """What a row-parallel layer makes without its all-reduce is no output."""
+
+    class Row(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(mlp().a.weight.detach().chunk(2, 1)[torch.distributed.get_rank()].clone())
+
+        def forward(self, x: Any) -> Any:
+            return x.chunk(2, 1)[torch.distributed.get_rank()] @ self.weight.T
+
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(mlp().a.weight.detach().clone())
+
+        def forward(self, x: Any) -> Any:
+            return x @ self.weight.T
+
+    proof = swt.prove(lambda: Row(), like=Whole(), mesh="tp=2", inputs=(X,))
+    assert [(d.name, d.looks_like) for d in proof.differences] == [("output", "P(sum) over tp")]
+    mean = swt.prove(sharded, like=mlp(), mesh="dp=2", inputs=(X,), loss=loss, placements={"x": Shard(0)})
+    assert ("output.1", "P(avg) over dp") in mean.certificate.placed

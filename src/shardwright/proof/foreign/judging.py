@@ -95,21 +95,34 @@ def wrong_ranks(
     return found
 
 
-def ways(shape: Sequence[int], parts: Sequence[Number], mesh: Mesh, pending: bool = True) -> Iterator[list[Placed]]:
-    """Ways to place a tensor of which the ranks hold parts of these shapes, simplest first."""
+def ways(
+    shape: Sequence[int], parts: Sequence[Number], mesh: Mesh, pending: Sequence[str] = ("P(avg)", "P(sum)")
+) -> Iterator[list[Placed]]:
+    """Ways to place a tensor of which the ranks hold parts of these shapes, simplest first.
+
+    What is the same on all ranks of an axis is not to be combined over it.
+    """
     local = [part.shape for part in parts]
     if any(len(one) != len(shape) for one in local):
         return
     dims = [d for d in range(len(shape)) if any(one[d] != shape[d] for one in local)]
-    choices = ["R", *(f"S({d})" for d in dims), *(("P(avg)", "P(sum)") if pending else ())]
+    choices = ["R", *(f"S({d})" for d in dims)]
     rank = {"R": 0, "S": 1, "P": 2}
-    options = product(choices, repeat=len(mesh.shape))
+    axes = [[*choices, *(pending if _differ(parts, mesh, axis) else ())] for axis in range(len(mesh.shape))]
+    options = product(*axes)
     for count, way in enumerate(sorted(options, key=lambda way: [sum(rank[c[0]] for c in way), *way])):
         if count > MOST_WAYS:
             return
         found = [_placed(shape, mesh, r, way) for r in range(len(parts))]
         if all(where.local_shape == one for where, one in zip(found, local)):
             yield found
+
+
+def _differ(parts: Sequence[Number], mesh: Mesh, axis: int) -> bool:
+    """Whether ranks that differ along an axis hold different numbers of one shape."""
+    groups = {mesh.group(rank, axis) for rank in range(len(parts))}
+    pairs = [(parts[group[0]], parts[other]) for group in groups for other in group[1:]]
+    return all(a.shape == b.shape for a, b in pairs) and any(not equal(a, b).all() for a, b in pairs)
 
 
 def _placed(shape: Sequence[int], mesh: Mesh, rank: int, way: Sequence[str]) -> Placed:
@@ -141,7 +154,9 @@ def compare(
             return None, placed[0].said
         like = _looks_like(numbers, mesh, whole, parts) if left.kind != OUTPUT or placed else ""
         return _difference(left, wrong, like), ""
-    for placed in ways(whole.shape, parts, mesh, pending=left.kind == OUTPUT):
+    # A loss may be each rank's own: then it is to be averaged or added up.  Any other tensor has to say so.
+    pending = ("P(avg)", "P(sum)") if left.kind == OUTPUT and not whole.shape else ()
+    for placed in ways(whole.shape, parts, mesh, pending):
         if not wrong_ranks(numbers, whole, parts, placed):
             return None, placed[0].said
     simplest = next(iter(ways(whole.shape, parts, mesh)), None)
@@ -149,7 +164,7 @@ def compare(
         shapes = ", ".join(sorted({str(list(part.shape)) for part in parts}))
         fact = f"has shape {shapes}, and {list(whole.shape)} in the single program"
         return Difference(left.label, left.kind, fact), ""
-    return _difference(left, wrong_ranks(numbers, whole, parts, simplest), ""), ""
+    return _difference(left, wrong_ranks(numbers, whole, parts, simplest), _looks_like(numbers, mesh, whole, parts)), ""
 
 
 def _difference(left: Left, wrong: Sequence[tuple[int, Any]], like: str) -> Difference:
@@ -180,7 +195,7 @@ def _factor(numbers: Numbers, mesh: Mesh, whole: Number, parts: Sequence[Number]
     for factor in sorted({n for n in (*mesh.shape, size) if n > 1}):
         for ratio, said in ((1.0 / factor, f"{factor} times too large"), (float(factor), f"{factor} times too small")):
             scaled = [numbers.multiply(part, numbers.number(ratio)) for part in parts]
-            for placed in ways(whole.shape, parts, mesh, pending=False):
+            for placed in ways(whole.shape, parts, mesh, pending=()):
                 if not wrong_ranks(numbers, whole, scaled, placed):
                     return said
     return ""

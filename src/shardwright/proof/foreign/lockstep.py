@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from ...errors import VerifyError
 from ...frontends.ranks import COMMUNICATION, Given, Traced
-from ...ir.graph import Node
+from ...ir.graph import Graph, Node
 from .calls import Calling
 from .meanings import Meanings, flatten
 from .numbers import Number, Numbers
@@ -20,12 +20,29 @@ from .order import one_of
 Values = dict[int, Number]
 
 
-class Lockstep:
-    """One run of all ranks; ``values[rank]`` holds what every value of the rank's graph is."""
+@dataclass
+class _Meeting:
+    """Ranks of a group at the same collective."""
 
-    def __init__(self, ranks: Sequence[Traced], meanings: Meanings, given: Callable[[Given, int], Number]) -> None:
-        self.ranks, self.meanings, self.given = ranks, meanings, given
+    nodes: dict[int, int] = field(default_factory=dict)
+    made: list[list[Number]] = field(default_factory=list)
+
+
+class Lockstep:
+    """One run of all ranks; ``values[rank]`` holds what every value of the rank's graph is.
+
+    Without ``keep`` only outputs are left in the end.
+    """
+
+    def __init__(
+        self, ranks: Sequence[Traced], meanings: Meanings, given: Callable[[Given, int], Number], keep: bool = True
+    ) -> None:
+        self.ranks, self.meanings, self.keep = ranks, meanings, keep
         self.values: list[Values] = []
+        self._last: list[dict[int, list[int]]] = []
+        """For every rank and node: the values that nobody reads later."""
+        self._meetings: dict[Any, _Meeting] = {}
+        self._letters: dict[Any, list[Number]] = {}
         for traced in ranks:
             graph = traced.graph
             values: Values = {}
@@ -38,11 +55,10 @@ class Lockstep:
                     )
                 values[value] = made
             self.values.append(values)
+            self._last.append({} if keep else _last_uses(graph))
 
     def run(self) -> list[Values]:
         at = [0] * len(self.ranks)
-        meetings: dict[Any, dict[int, int]] = {}
-        letters: dict[Any, list[Number]] = {}
         while True:
             moved = False
             for r, traced in enumerate(self.ranks):
@@ -50,8 +66,8 @@ class Lockstep:
                 while at[r] < len(nodes):
                     node = nodes[at[r]]
                     if not node.op.startswith(COMMUNICATION):
-                        self._keep(r, at[r], self._local(r, node))
-                    elif not self._communicate(r, at[r], meetings, letters):
+                        self._put(r, at[r], self._local(r, node))
+                    elif not self._communicate(r, at[r]):
                         break
                     at[r] += 1
                     moved = True
@@ -60,8 +76,11 @@ class Lockstep:
             if not moved:
                 raise VerifyError("the ranks wait for each other")
 
-    def _keep(self, rank: int, n: int, made: list[Number]) -> None:
-        self.values[rank].update(zip(self.ranks[rank].graph.nodes[n].results, made))
+    def _put(self, rank: int, n: int, made: list[Number]) -> None:
+        values = self.values[rank]
+        values.update(zip(self.ranks[rank].graph.nodes[n].results, made))
+        for value in self._last[rank].get(n, ()):
+            values.pop(value, None)
 
     def _local(self, r: int, node: Node) -> list[Number]:
         traced, values = self.ranks[r], self.values[r]
@@ -84,34 +103,34 @@ class Lockstep:
 
     # -- collectives ------------------------------------------------------------------------------------------
 
-    def _communicate(
-        self, r: int, n: int, meetings: dict[Any, dict[int, int]], letters: dict[Any, list[Number]]
-    ) -> bool:
+    def _communicate(self, r: int, n: int) -> bool:
+        """Whether the rank can go on."""
         traced = self.ranks[r]
         node = traced.graph.nodes[n]
         attrs: dict[str, Any] = dict(node.attrs)
         kind = node.op.removeprefix(COMMUNICATION)
         if kind == "send":
-            letters[traced.rank, attrs["root"], attrs["tag"], attrs["at"]] = self._sent(r, node)
+            self._letters[traced.rank, attrs["root"], attrs["tag"], attrs["at"]] = self._sent(r, node)
+            self._put(r, n, [])
             return True
         if kind == "receive":
-            found = letters.get((attrs["root"], traced.rank, attrs["tag"], attrs["at"]))
+            found = self._letters.get((attrs["root"], traced.rank, attrs["tag"], attrs["at"]))
             if found is None:
                 return False
-            shape = traced.graph.type(node.results[0]).shape
-            self._keep(r, n, [found[0].map(lambda part: part.reshape(shape))])
-            return True
-        key = (attrs["group"], attrs["channel"], attrs["at"])
-        meeting = meetings.setdefault(key, {})
-        meeting[traced.rank] = n
-        if len(meeting) < len(attrs["group"]):
-            return False
-        members = list(attrs["group"])
-        sent = [self._sent(member, self.ranks[member].graph.nodes[meeting[member]]) for member in members]
-        made = received(self.meanings.numbers, kind, attrs["reduce"], members, attrs["root"], sent)
+            mine = found
+        else:
+            members = list(attrs["group"])
+            meeting = self._meetings.setdefault((attrs["group"], attrs["channel"], attrs["at"]), _Meeting())
+            meeting.nodes[traced.rank] = n
+            if len(meeting.nodes) < len(members):
+                return False
+            if not meeting.made:
+                sent = [self._sent(member, self.ranks[member].graph.nodes[meeting.nodes[member]]) for member in members]
+                meeting.made = received(self.meanings.numbers, kind, attrs["reduce"], members, attrs["root"], sent)
+            place = members.index(traced.rank)
+            mine, meeting.made[place] = meeting.made[place], []
         shapes = [type.shape for type in traced.graph.types(node.results)]
-        mine = made[members.index(traced.rank)]
-        self._keep(r, n, [x.map(lambda part, shape=shape: part.reshape(shape)) for x, shape in zip(mine, shapes)])  # type: ignore[misc]
+        self._put(r, n, [x.map(lambda part, shape=shape: part.reshape(shape)) for x, shape in zip(mine, shapes)])  # type: ignore[misc]
         return True
 
     def _sent(self, r: int, node: Node) -> list[Number]:
@@ -122,6 +141,19 @@ class Lockstep:
                 if o is not None
             ]
         )
+
+
+def _last_uses(graph: Graph) -> dict[int, list[int]]:
+    """For every node the values that it is the last to make or read, but for outputs."""
+    last: dict[int, int] = {}
+    for n, node in enumerate(graph.nodes):
+        for value in (*node.inputs, *node.results):
+            last[value] = n
+    found: dict[int, list[int]] = {}
+    for value, n in last.items():
+        if value not in graph.outputs:
+            found.setdefault(n, []).append(value)
+    return found
 
 
 def _as_it_was(known: Mapping[int, Any], node: Node, operands: Sequence[Any], made: list[Number]) -> list[Number]:

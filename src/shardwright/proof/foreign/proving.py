@@ -14,14 +14,16 @@ from .rounds import Case, Round
 from .smaller import reduced
 
 ROUNDS = 2
-AFFORDABLE = 1 << 27
+AFFORDABLE = 1 << 30
 """So many numbers are computed."""
+KEPT = 1 << 27
+"""And so many kept, to look for a cause."""
 
 
 def judge(case: Case, rounds: int = ROUNDS) -> ParallelProof:
     """The answer."""
     smaller: tuple[tuple[int, int], ...] = ()
-    if elements(case) > AFFORDABLE:
+    if elements(case) > KEPT:
         case, smaller = reduced(case)
     if elements(case) > AFFORDABLE:
         return ParallelProof(
@@ -33,7 +35,7 @@ def judge(case: Case, rounds: int = ROUNDS) -> ParallelProof:
     right: list[tuple[str, str]] = []
     for turn in range(rounds):
         try:
-            one = Round(case, turn)
+            one = Round(case, turn, keep=False)
         except VerifyError as error:
             return ParallelProof(fact=error.fact, rows=tuple(error.rows), help=error.help or "")
         wrong, right = one.differences()
@@ -42,7 +44,7 @@ def judge(case: Case, rounds: int = ROUNDS) -> ParallelProof:
         if wrong:
             total = len(wrong) + len(right)
             fact = f"{len(wrong)} of {total} tensors differ from the single program"
-            cause = find_cause(one, wrong)
+            cause = find_cause(Round(case, turn), wrong) if elements(case) <= KEPT else None
             return ParallelProof(differences=tuple(wrong), cause=cause, fact=fact, equal=len(right))
     counts = [_count(traced) for traced in case.ranks]
     certificate = ParallelCertificate(

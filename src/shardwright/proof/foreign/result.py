@@ -39,6 +39,8 @@ class ParallelCertificate:
     def __str__(self) -> str:
         trust = f"; {len(self.trusted)} ops on trust" if self.trusted else ""
         small = "; sizes reduced" if self.smaller else ""
+        own = [f"{name} is {placed}" for name, placed in self.placed if placed.startswith("P(")]
+        small += "".join(f"; {text}" for text in own)
         return (
             f"proven equal to the single program on {self.mesh}: {len(self.shown)} tensors, {self.ops} ops and "
             f"{self.collectives} collectives a rank, modulo {' and '.join(map(str, self.primes))}{small}{trust}"

@@ -36,16 +36,16 @@ class Case:
 class Round:
     """One prime, one set of functions, one set of random tensors."""
 
-    def __init__(self, case: Case, turn: int) -> None:
+    def __init__(self, case: Case, turn: int, keep: bool = True) -> None:
         key = case.key() + turn
         self.case = case
         self.numbers = Numbers(PRIMES[(key * 7 + turn) % len(PRIMES)], key)
         self.meanings = Meanings(self.numbers, case.kernels)
         self._whole: dict[str, Number] = {}
         self.turn = turn
-        single = Lockstep([case.single], self.meanings, self.given_whole)
+        single = Lockstep([case.single], self.meanings, self.given_whole, keep)
         self.single: Values = single.run()[0]
-        self.ranks = Lockstep(case.ranks, self.meanings, self.given_part).run()
+        self.ranks = Lockstep(case.ranks, self.meanings, self.given_part, keep).run()
 
     def given_whole(self, given: Given, rank: int) -> Number:
         return self._constant(given, self.case.single) or self.whole(given.name)

@@ -228,6 +228,7 @@ class _Rank:
         modules = [(name, root) for name, root in roots if isinstance(root, torch.nn.Module)]
         optimizers = [root for _, root in roots if isinstance(root, torch.optim.Optimizer)]
         parameters = self._state(modules)
+        buffers = self._buffers(modules)
         if job.prepare is not None:
             job.prepare(parameters)
         mode.recording = True
@@ -235,11 +236,15 @@ class _Rank:
             for tensor, given in self.arguments:
                 self._input(tensor, given)
             self._parameters(parameters)
+            before = {name: mode.memory.value(local_of(buffer)) for name, buffer in buffers.items()}
         made = self._step(program, arguments, keywords)
         mode.receive_all()
         with torch.no_grad():
             self._outputs(made)
             self._after(parameters, optimizers)
+            for name, buffer in self._buffers(modules).items():
+                if mode.memory.value(local_of(buffer)) != before.get(name):
+                    self._leave(buffer, name, STATE)
         mode.recording = False
         return self._finished()
 
@@ -291,6 +296,15 @@ class _Rank:
                 for path, buffer in module.named_buffers(prefix=start):
                     if buffer.is_floating_point():
                         found[plain_name(path)] = buffer
+        return found
+
+    def _buffers(self, modules: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+        """Known by their numbers, so that they are no inputs; what a program changes of them, it leaves behind."""
+        found: dict[str, Any] = {}
+        for prefix, module in modules:
+            for path, buffer in module.named_buffers(prefix=prefix if len(modules) > 1 else ""):
+                if self.fake is None or not buffer.is_floating_point():
+                    found[plain_name(path)] = buffer
         return found
 
     def _parameters(self, parameters: Mapping[str, Any]) -> None:

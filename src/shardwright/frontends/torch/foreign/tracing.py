@@ -127,8 +127,9 @@ class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)  # the same memory, shown in another way
         if form.name == "aten.copy_":
             return self._copy(func, args, kwargs)
-        if form.mutates:
-            return self._mutate(form, func, args, kwargs)
+        statistics = form.name == "aten.native_batch_norm" and args[3] is not None and args[5]
+        if form.mutates or statistics:  # it writes its running statistics, though its schema does not say so
+            return self._mutate(form, func, args, kwargs, "running_" if statistics else None)
         operands, attrs = form.split(args, kwargs)
         reads = self._reads(operands)
         made = self._answered(form, func, args, kwargs, operands, attrs)
@@ -204,12 +205,16 @@ class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if places and not isinstance(result, FakeTensor):
                 self.known[value] = np.array(result.detach().numpy(force=True))
 
-    def _mutate(self, form: Signature, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def _mutate(self, form: Signature, func: Any, args: Any, kwargs: dict[str, Any], prefix: str | None = None) -> Any:
         """Record the op that returns what this one writes, then write that."""
         pure = functional_form(form.name)
         if pure is None:
             raise TraceError(f"{form.name} changes a tensor in place and has no form that returns the result")
-        written = [parameter.name for parameter in form.parameters if parameter.written]
+        written = [
+            parameter.name
+            for parameter in form.parameters
+            if (parameter.name.startswith(prefix) if prefix else parameter.written)
+        ]
         targets = list(_tensors([_argument(form, args, kwargs, name) for name in written]))
         args = (*args, *form.defaults(len(args), kwargs))
         operands, attrs = pure.split(args, {key: value for key, value in kwargs.items() if key not in written})
