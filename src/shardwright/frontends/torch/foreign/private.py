@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,12 +12,38 @@ from torch._C._distributed_c10d import ReduceOp as ReduceOp  # what c10d calls n
 from torch.distributed import ProcessGroup as ProcessGroup
 from torch.distributed import distributed_c10d as distributed_c10d
 from torch.testing._internal.distributed.fake_pg import FakeStore as FakeStore  # a backend that sends nothing
-from torch.testing._internal.distributed.multi_threaded_pg import ThreadLocalWorld as ThreadLocalWorld  # ranks, threads
 
 set_thread_isolation: Any = _distributed_c10d._set_thread_isolation_mode  # type: ignore[attr-defined]
 """Groups are those of each thread."""
 resolve_process_group: Any = distributed_c10d._resolve_process_group  # type: ignore[attr-defined]
 """From the name that functional calls have."""
+
+
+class ThreadLocalWorld:
+    """What `torch.distributed` knows of its groups, for every thread apart; what it does not keep by group is shared."""
+
+    def __init__(self, shared: Any) -> None:
+        object.__setattr__(self, "_shared", shared)
+        object.__setattr__(self, "_own", threading.local())
+
+    def __getattr__(self, name: str) -> Any:
+        own = vars(self._own)
+        if name not in own and name in _OF_GROUPS:
+            own[name] = _OF_GROUPS[name]()
+        return own[name] if name in own else getattr(self._shared, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._own, name, value)
+
+
+_OF_GROUPS: dict[str, Callable[[], Any]] = {
+    "default_pg": lambda: None, "group_count": int, "comms": list,
+    **dict.fromkeys(
+        ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "tags_to_pg", "pg_to_tag", "pg_coalesce_state"),
+        dict,
+    ),
+}  # fmt: skip
+"""What a world begins with."""
 
 
 def finished_work(tensors: Any) -> Any:

@@ -118,7 +118,7 @@ class World:
 @contextmanager
 def _thread_local_world() -> Iterator[None]:
     before, hook = distributed_c10d._world, sys.excepthook
-    distributed_c10d._world = ThreadLocalWorld()  # type: ignore[assignment]
+    distributed_c10d._world = ThreadLocalWorld(before)  # type: ignore[assignment]
     set_thread_isolation(True)
     try:
         yield
