@@ -20,7 +20,7 @@ resolve_process_group: Any = distributed_c10d._resolve_process_group  # type: ig
 
 
 class ThreadLocalWorld:
-    """What `torch.distributed` knows of its groups, for every thread apart; what it does not keep by group is shared."""
+    """What `torch.distributed` knows of its groups, for every thread apart; anything else is shared."""
 
     def __init__(self, shared: Any) -> None:
         object.__setattr__(self, "_shared", shared)
