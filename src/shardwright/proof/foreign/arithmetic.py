@@ -163,6 +163,12 @@ def _log_sigmoid(m: Evaluator, call: Calling, operands: Sequence[Any]) -> Any:
     return [made, m.numbers.number(0.0)][: len(call.results)]
 
 
+def _log_sigmoid_backward(m: Evaluator, call: Calling, operands: Sequence[Any]) -> Any:
+    """The last operand is what the CPU's forward kernel has kept."""
+    grad, x = operands[:2]
+    return m.numbers.multiply(grad, _sigmoid(m, call, [m.numbers.negative(x)]))
+
+
 def _log1p(m: Evaluator, call: Calling, operands: Sequence[Any]) -> Any:
     return m.numbers.log(m.numbers.add(operands[0], m.numbers.number(1.0)))
 
@@ -217,6 +223,7 @@ BY_NAME: dict[str, Meaning] = {
     "rsqrt": _rsqrt,
     "sigmoid": _sigmoid,
     "log_sigmoid_forward": _log_sigmoid,
+    "log_sigmoid_backward": _log_sigmoid_backward,
     "log1p": _log1p,
     "expm1": _expm1,
     "logsumexp": _logsumexp,

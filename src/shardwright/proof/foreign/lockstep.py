@@ -108,7 +108,12 @@ class Lockstep:
             return False
         members = list(attrs["group"])
         sent = [self._sent(member, self.ranks[member].graph.nodes[meeting[member]]) for member in members]
-        made = received(self.meanings.numbers, kind, attrs["reduce"], members, attrs["root"], sent)
+        try:
+            made = received(self.meanings.numbers, kind, attrs["reduce"], members, attrs["root"], sent)
+        except (ValueError, IndexError, KeyError) as error:
+            rows = [("given", "; ".join(", ".join(str(list(x.shape)) for x in given) for given in sent))]
+            rows += [("at", str(node.source))] if node.source else []
+            raise VerifyError(f"{kind} of what ranks {members} give cannot be computed", rows=rows) from error
         shapes = [type.shape for type in traced.graph.types(node.results)]
         mine = made[members.index(traced.rank)]
         self._keep(r, n, [x.map(lambda part, shape=shape: part.reshape(shape)) for x, shape in zip(mine, shapes)])  # type: ignore[misc]

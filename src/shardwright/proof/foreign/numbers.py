@@ -9,7 +9,8 @@ norm from norms of parts.  So more has to hold than that equal operands give equ
 - A root remembers its square.
 
 Any other function is a hash.  Whole numbers and booleans are what they are.  A *height*, an ordinary float, gives
-numbers an order, as in `modular`.  Complex numbers have a residue in each part.
+numbers an order, as in `modular`; it is bounded, so that what is large is not taken for infinite.  Complex numbers have
+a residue in each part.
 """
 
 from __future__ import annotations
@@ -21,13 +22,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..modular import INFINITE_HEIGHT, Field, FieldArray, Floats, is_prime
+from ..modular import Field, FieldArray, Floats, is_prime
 
 Array = NDArray[Any]
 LARGEST = 1 << 18
 """Products of residues stay so small that some 100,000 of them can be summed in float64."""
 PRIMES = tuple(p for p in range(LARGEST - 1, LARGEST - 2048, -4) if is_prime(p))
 """Minus one is no square modulo these, so that complex numbers are a field, too."""
+INFINITE = 2.0**1000
+"""The height of infinity."""
+FAR = 2.0**400
+"""No other height is larger: products of two are still far from infinite, and sums of many of those."""
+
+
+def is_infinite(height: Array) -> Array:
+    return np.asarray(np.abs(height) >= INFINITE * 2.0**-100)
+
+
+def bounded(numbers: Any) -> Array:
+    """Heights that are infinite, or at most `FAR`."""
+    height: Array = np.asarray(numbers)
+    with np.errstate(invalid="ignore"):
+        near = np.abs(height) <= FAR
+    if near.all():
+        return height
+    bound = np.sign(height) * np.where(is_infinite(height), INFINITE, FAR)
+    return np.asarray(np.where(np.isnan(height), 0.0, np.where(near, height, bound)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +111,8 @@ class Numbers:
         bits = 53 if numbers.dtype == np.float64 else 24
         pairs = np.array([self.field.constant(float(value), bits) for value in values], np.float64).reshape(-1, 2)
         residue, height = (pairs[back.reshape(-1), i].reshape(numbers.shape) for i in (0, 1))
-        return Number(dtype, None, residue, height)
+        height = np.where(np.isinf(numbers), np.sign(numbers) * INFINITE, height)
+        return Number(dtype, None, residue, bounded(height))
 
     def number(self, value: Any) -> Number:
         """One that stands in the program as an attribute."""
@@ -120,7 +141,7 @@ class Numbers:
     def linear(self, compute: Callable[..., Any], *operands: Number) -> Number:
         """A function made of sums and products, of both parts."""
         residues, heights = zip(*map(self.parts, operands))
-        return Number(operands[0].dtype, None, self.mod(compute(*residues)), np.asarray(compute(*heights)))
+        return Number(operands[0].dtype, None, self.mod(compute(*residues)), bounded(compute(*heights)))
 
     def add(self, x: Number, y: Number) -> Number:
         return self._logs(self.linear(np.add, x, y), x, y, lambda e: e)
@@ -149,7 +170,7 @@ class Numbers:
     def multiply(self, x: Number, y: Number) -> Number:
         if x is y and x.square is not None:
             assert x.height is not None
-            return Number(x.dtype, None, x.square, x.height**2)
+            return Number(x.dtype, None, x.square, bounded(x.height**2))
         made = self.linear(np.multiply, x, y)
         for one, other in ((x, y), (y, x)):
             if one.exp is not None and np.all(self.parts(other)[1] == -1):
@@ -165,7 +186,9 @@ class Numbers:
     def reciprocal(self, x: Number) -> Number:
         residue, height = self.parts(x)
         square = None if x.square is None else self.inverse(x.square)
-        return Number(x.dtype, None, self.inverse(residue), 1.0 / np.where(height == 0, 1.0, height), square=square)
+        return Number(
+            x.dtype, None, self.inverse(residue), bounded(1.0 / np.where(height == 0, 1.0, height)), square=square
+        )
 
     def divide(self, x: Number, y: Number) -> Number:
         return self.multiply(x, self.reciprocal(y))
@@ -190,7 +213,7 @@ class Numbers:
         made = 1.0 + (state % np.uint64(self.prime - 1)).astype(np.float64)
         made = np.where(turned, self.inverse(made), made)
         made = np.where(residue == 0, 1.0, made)
-        return np.where(height <= -INFINITE_HEIGHT / 2, 0.0, made)
+        return np.where(is_infinite(height) & (height < 0), 0.0, made)
 
     def exp(self, x: Number) -> Number:
         return Number(x.dtype, None, self.exp_of(x), 1.0 + np.arctan(self.parts(x)[1]))  # rises, and stays in bounds
@@ -216,7 +239,7 @@ class Numbers:
         residue, height = self.parts(x)
         if np.iscomplexobj(residue):
             return [residue.real, residue.imag]
-        infinite = np.abs(height) >= INFINITE_HEIGHT / 2
+        infinite = is_infinite(height)
         return [np.where(infinite, (2 + np.sign(height)) * self.prime, residue) if infinite.any() else residue]
 
     def _residue(self, state: Any) -> Array:
@@ -230,7 +253,7 @@ class Numbers:
         turned = opposite < apart
         state = self.field.hash(self.field.word("sign"), [np.where(turned, opposite, apart)])
         made = np.where((state % np.uint64(2) == 1) ^ turned, 1, -1)
-        beyond = np.abs(high - low) >= INFINITE_HEIGHT / 2
+        beyond = is_infinite(high - low)
         return np.where(beyond, np.sign(high - low), np.where(apart == 0, 0, made)).astype(np.int64)
 
     def choose(self, condition: Array, x: Number, y: Number) -> Number:

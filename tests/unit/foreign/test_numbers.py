@@ -1,0 +1,72 @@
+"""Numbers of a field: order, and functions that keep their laws."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shardwright.errors import VerifyError
+from shardwright.frontends.ranks import ARGUMENT, OUTPUT, Given, Left, Traced
+from shardwright.frontends.torch.foreign.kernels import TorchKernels
+from shardwright.ir.graph import GraphBuilder, TensorType
+from shardwright.proof.foreign.calls import Calling
+from shardwright.proof.foreign.lockstep import Lockstep
+from shardwright.proof.foreign.meanings import Meanings
+from shardwright.proof.foreign.numbers import FAR, PRIMES, Number, Numbers, is_infinite
+
+
+@pytest.fixture
+def meanings() -> Meanings:
+    return Meanings(Numbers(PRIMES[0], 5), TorchKernels())
+
+
+def some(meanings: Meanings, *shape: int, seed: int = 0) -> Number:
+    return meanings.numbers.random(np.random.default_rng(seed), shape, "f64")
+
+
+def evaluate(meanings: Meanings, op: str, *operands: Any, **attrs: Any) -> Number:
+    return meanings.evaluate(Calling(op, attrs, [TensorType((6,), "f64")]), list(operands))[0]
+
+
+def test_large_numbers_are_not_infinite(meanings: Meanings) -> None:
+    """Sums of squares of gradients grow; their roots are still told apart."""
+    numbers = meanings.numbers
+    x = some(meanings, 6)
+    for _ in range(12):
+        x = numbers.multiply(x, numbers.number(1e30))
+    assert x.height is not None
+    assert np.abs(x.height).max() == FAR
+    assert not is_infinite(x.height).any()
+    roots = numbers.sqrt(x).residue
+    assert roots is not None
+    assert len(set(roots.tolist())) == 6
+
+
+def test_infinity_stays_infinite(meanings: Meanings) -> None:
+    numbers = meanings.numbers
+    low = numbers.multiply(numbers.number(-np.inf), numbers.number(0.5))
+    assert numbers.exp_of(numbers.add(some(meanings, 6), low)).tolist() == [0.0] * 6
+
+
+def test_the_gradient_of_log_sigmoid_is_a_sigmoid(meanings: Meanings) -> None:
+    """Ring attention merges parts by it."""
+    numbers = meanings.numbers
+    x = numbers.subtract(numbers.log(some(meanings, 6)), numbers.log(some(meanings, 6, seed=1)))
+    grad, kept = some(meanings, 6, seed=2), some(meanings, 6, seed=3)
+    found = evaluate(meanings, "aten.log_sigmoid_backward", grad, x, kept)
+    weight = evaluate(meanings, "aten.sigmoid", numbers.negative(x))
+    assert np.array_equal(found.residue, numbers.multiply(grad, weight).residue)  # type: ignore[arg-type]
+
+
+def test_a_collective_of_parts_that_do_not_fit_is_no_crash(meanings: Meanings) -> None:
+    ranks = []
+    for rank in (0, 1):
+        builder = GraphBuilder("rank")
+        x = builder.input((2 + rank,), "f64", "x")
+        attrs = {"group": (0, 1), "reduce": "sum", "root": 0, "tag": 0, "at": 0, "channel": "0"}
+        out = builder.op("comm.all_reduce", [[x]], [(2 + rank,)], dtype="f64", attrs=attrs)
+        ranks.append(Traced(rank, builder.finish([out]), [Given("x", ARGUMENT)], [Left("output", OUTPUT)]))
+    with pytest.raises(VerifyError, match=r"all_reduce of what ranks \[0, 1\] give"):
+        Lockstep(ranks, meanings, lambda given, rank: some(meanings, 2 + rank)).run()
