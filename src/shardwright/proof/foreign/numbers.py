@@ -110,8 +110,8 @@ class Numbers:
             values, back = np.unique(numbers.astype(np.float64), return_inverse=True)
         bits = 53 if numbers.dtype == np.float64 else 24
         pairs = np.array([self.field.constant(float(value), bits) for value in values], np.float64).reshape(-1, 2)
+        pairs[np.isinf(values), 1] = (np.sign(values) * INFINITE)[np.isinf(values)]
         residue, height = (pairs[back.reshape(-1), i].reshape(numbers.shape) for i in (0, 1))
-        height = np.where(np.isinf(numbers), np.sign(numbers) * INFINITE, height)
         return Number(dtype, None, residue, bounded(height))
 
     def number(self, value: Any) -> Number:
