@@ -158,7 +158,7 @@ class Attention(Block):
         self.k = nn.Linear(dim, groups * size, bias=False)
         self.v = nn.Linear(dim, groups * size)
         self.o = nn.Linear(heads * size, dim)
-        self.key = nn.Linear(dim, shared_key) if shared_key else None
+        self.key = nn.Linear(dim, shared_key, bias=False) if shared_key else None  # a bias would have no gradient
         self.size, self.shared_key, self.causal = size, shared_key, causal
         self.formulas, self.context = formulas, context
         self.repeat = heads // groups
@@ -195,7 +195,7 @@ class Attention(Block):
             return None
         if self.layout == WHOLE:  # all ranks make the same of it, and then each goes its own way
             return regions.copy(self.key(x), self.inner)
-        made = F.linear(x, self.shared(self.key.weight), self.shared(self.key.bias))
+        made = F.linear(x, self.shared(self.key.weight))
         return regions.gather(made, self.inner, 1, self.length(x), summed=True)
 
     def _attend(self, q: Any, k: Any, v: Any, key: Any) -> Any:

@@ -269,13 +269,17 @@ class Draw:
         pieces = [self.piece(kind) for kind in self.kinds()]
         own_loss = pieces[-1].kind == "loss"
         step = self.wrapper == "by hand" or rng.random() < 0.35
-        end = SEQ if self.inner and self.even and not step and rng.random() < 0.4 else WHOLE
+        plain = not step and not self.wrapper
+        end = SEQ if self.inner and self.even and plain and rng.random() < 0.4 else WHOLE
         clip = one((0.0, 0.05)) if step else 0.0
+        optimizer = one(list(OPTIMIZERS)) if step else ""
+        if len({piece.form for piece in pieces}) > 1:
+            optimizer = optimizer.removesuffix(", each")  # PyTorch takes no lists of DTensors and others
         if self.only_modules and any(piece.kind == "mlp" and piece.layout == WHOLE for piece in pieces):
             clip = 0.0  # its norm has no part in the inner axis, and PyTorch adds no norms of several meshes
         plan = Plan(
             pieces, self.seed, self.inner, self.outer, self.wrapper, (one(STYLES), one(STYLES)), end,
-            one(list(OPTIMIZERS)) if step else "", clip, own_loss,
+            optimizer, clip, own_loss,
             dtype=one((torch.float64, torch.float32)),
         )  # fmt: skip
         what = ", ".join(f"{piece.kind} {piece.form} {piece.layout}" for piece in pieces)
@@ -286,10 +290,9 @@ class Draw:
         rng = self.rng
         middle = ["mlp", "attention", "norm", "experts"]
         if self.inner and not self.only_modules:
-            middle += ["shared key", "context"]
-        if self.outer == "cp":
-            middle += ["attention", "context"] if not self.inner else ["attention"]
-            middle.remove("experts")  # routed by what follows from places in the sequence: nothing; kept simple
+            middle += ["shared key"]
+        if bool(self.inner) != (self.outer == "cp"):  # one axis has the sequence, and that alone
+            middle += ["context"]
         if self.only_modules:
             middle = ["mlp", "attention"]
         kinds = [rng.choice(middle) for _ in range(rng.randint(1, 3))]
