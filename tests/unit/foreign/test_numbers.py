@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -70,3 +71,37 @@ def test_a_collective_of_parts_that_do_not_fit_is_no_crash(meanings: Meanings) -
         ranks.append(Traced(rank, builder.finish([out]), [Given("x", ARGUMENT)], [Left("output", OUTPUT)]))
     with pytest.raises(VerifyError, match=r"all_reduce of what ranks \[0, 1\] give"):
         Lockstep(ranks, meanings, lambda given, rank: some(meanings, 2 + rank)).run()
+
+
+def test_constants_that_are_roots_keep_the_laws_of_roots(meanings: Meanings) -> None:
+    """DTensor makes a part of a norm from a whole one: it divides by the root of the number of ranks."""
+    numbers = meanings.numbers
+
+    def residue(value: float) -> float:
+        return float(np.asarray(numbers.number(value).residue))
+
+    half = numbers.number(math.sqrt(0.5))
+    assert float(np.asarray(numbers.multiply(half, half).residue)) == residue(0.5)
+    assert residue(math.sqrt(8)) == residue(math.sqrt(2)) * 2 % numbers.prime
+    assert residue(math.sqrt(6)) == residue(math.sqrt(2)) * residue(math.sqrt(3)) % numbers.prime
+    assert residue(-math.sqrt(2)) == numbers.prime - residue(math.sqrt(2))
+    norm = numbers.divide(numbers.sqrt(some(meanings, 6)), numbers.number(math.sqrt(3)))
+    square = meanings.apply("aten.pow.Tensor_Scalar", norm, exponent=2)
+    third = numbers.divide(some(meanings, 6), numbers.number(3.0))
+    assert np.array_equal(square.residue, third.residue)  # type: ignore[arg-type]
+    norm = numbers.divide(numbers.sqrt(some(meanings, 6)), numbers.number(2.0))  # of 4 ranks
+    square = meanings.apply("aten.pow.Tensor_Scalar", norm, exponent=2)
+    fourth = numbers.divide(some(meanings, 6), numbers.number(4.0))
+    assert np.array_equal(square.residue, fourth.residue)  # type: ignore[arg-type]
+
+
+def test_a_root_is_not_negative_and_a_multiple_of_it_may_be(meanings: Meanings) -> None:
+    root = meanings.numbers.sqrt(some(meanings, 6))
+    opposite = meanings.numbers.multiply(root, meanings.numbers.number(-1.0))
+    for x in (root, opposite):
+        assert np.array_equal(evaluate(meanings, "aten.abs", x).residue, root.residue)  # type: ignore[arg-type]
+
+
+def test_numbers_near_roots_are_themselves(meanings: Meanings) -> None:
+    assert meanings.numbers.number(0.7071).square is None
+    assert meanings.numbers.number(0.75).square is None

@@ -135,9 +135,10 @@ def _vector_norm(m: Evaluator, call: Calling, operands: Sequence[Any]) -> Any:
 
 
 def _abs(m: Evaluator, x: Number) -> Number:
-    """The larger of a number and its opposite; a root is its own."""
+    """The larger of a number and its opposite; where a root is in it, the root of its square."""
     if x.square is not None:
-        return x
+        assert x.height is not None
+        return m.numbers.sqrt(Number(x.dtype, None, x.square, x.height**2))
     zero = m.numbers.number(0.0)
     return m.numbers.choose(m.numbers.sign(x, zero) >= 0, x, m.numbers.negative(x))
 

@@ -108,15 +108,16 @@ class Lockstep:
             return False
         members = list(attrs["group"])
         sent = [self._sent(member, self.ranks[member].graph.nodes[meeting[member]]) for member in members]
+        shapes = [type.shape for type in traced.graph.types(node.results)]
         try:
             made = received(self.meanings.numbers, kind, attrs["reduce"], members, attrs["root"], sent)
+            mine = made[members.index(traced.rank)]
+            back = [x.map(lambda part, shape=shape: part.reshape(shape)) for x, shape in zip(mine, shapes)]  # type: ignore[misc]
         except (ValueError, IndexError, KeyError) as error:
             rows = [("given", "; ".join(", ".join(str(list(x.shape)) for x in given) for given in sent))]
             rows += [("at", str(node.source))] if node.source else []
             raise VerifyError(f"{kind} of what ranks {members} give cannot be computed", rows=rows) from error
-        shapes = [type.shape for type in traced.graph.types(node.results)]
-        mine = made[members.index(traced.rank)]
-        self._keep(r, n, [x.map(lambda part, shape=shape: part.reshape(shape)) for x, shape in zip(mine, shapes)])  # type: ignore[misc]
+        self._keep(r, n, back)
         return True
 
     def _sent(self, r: int, node: Node) -> list[Number]:
