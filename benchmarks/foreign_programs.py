@@ -29,9 +29,9 @@ def share(seeds: Sequence[int], mutants: int) -> list[int]:
     return [mutants // len(seeds) + (i < more) for i in range(len(seeds))]
 
 
-def run(job: tuple[int, int]) -> Tally:
+def run(job: tuple[int, int], causes: bool = False) -> Tally:
     torch.set_num_threads(1)
-    return judged(*job)
+    return judged(*job, causes)
 
 
 def show(tally: Tally) -> None:
@@ -46,7 +46,8 @@ def show(tally: Tally) -> None:
     print(f"{totals[3]:6} of them refused")
     equal = totals[0] - totals[1] - totals[2]
     print(f"{equal:6} mutants that change nothing, {tally.total('equal_refused')} of them refused")
-    for title, texts in (("not correct", tally.broken), ("alarm", tally.alarms), ("survivor", tally.survivors)):
+    for title, texts in (("not correct", tally.broken), ("alarm", tally.alarms), ("survivor", tally.survivors),
+                         ("no cause named", tally.crashes)):  # fmt: skip
         for text in texts:
             print(f"- {title}: {text}")
 
@@ -58,6 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first program")
     parser.add_argument("--jobs", type=int, default=1, help="so many processes")
     parser.add_argument("--quick", action="store_true", help="20 programs and 40 mutants, within a minute")
+    parser.add_argument("--causes", action="store_true", help="look for the cause of each refusal, too")
     given = parser.parse_args(arguments)
     programs, mutants = (20, 40) if given.quick else (given.programs, given.mutants)
     seeds = range(given.seed, given.seed + programs)
@@ -65,12 +67,12 @@ def main(arguments: list[str] | None = None) -> int:
     tally, begin = Tally(), time.perf_counter()
     if given.jobs > 1:
         with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
-            collect(tally, pool.map(run, work))
+            collect(tally, pool.map(partial(run, causes=given.causes), work))
     else:
-        collect(tally, map(partial(run), work))
+        collect(tally, map(partial(run, causes=given.causes), work))
     show(tally)
     print(f"{time.perf_counter() - begin:.0f} s")
-    return 1 if tally.survivors or tally.alarms or tally.broken else 0
+    return 1 if tally.survivors or tally.alarms or tally.broken or tally.crashes else 0
 
 
 def collect(tally: Tally, found: Iterable[Tally]) -> None:

@@ -96,7 +96,11 @@ class Sites:
 
 
 def _collective(node: Node) -> bool:
-    return node.op.startswith(COMMUNICATION) and node.op.removeprefix(COMMUNICATION) not in ("send", "receive", "barrier")
+    return node.op.startswith(COMMUNICATION) and node.op.removeprefix(COMMUNICATION) not in (
+        "send",
+        "receive",
+        "barrier",
+    )
 
 
 def _before_outputs(traced: Traced) -> set[int]:
@@ -336,7 +340,9 @@ def cut(sites: Sites, rng: Random) -> Case | None:
         return sites.mutant({rank: {n: swapped}})
     dim: Any = node.attr("dim", 0)
     size = sites.types(rank, node.inputs[:1])[0].shape[dim]
-    begin, end = (node.attr("index"),) * 2 if node.op == "aten.select.int" else (node.attr("start"), node.attr("end") - 1)
+    begin, end = (
+        (node.attr("index"),) * 2 if node.op == "aten.select.int" else (node.attr("start"), node.attr("end") - 1)
+    )
     steps = [step for step in (-2, -1, 1, 2) if begin + step >= 0 and end + step < size]
     if not steps or begin < 0:
         return None

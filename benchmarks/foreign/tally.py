@@ -10,7 +10,10 @@ from time import perf_counter
 from foreign.mistakes import mutants
 from foreign.programs import Subject, draw
 from foreign.real import different
+from shardwright.errors import VerifyError
 from shardwright.proof.foreign import Case, judge
+from shardwright.proof.foreign.proving import ROUNDS
+from shardwright.proof.foreign.rounds import Round
 from shardwright.torch.proving import _Proving
 
 
@@ -37,13 +40,15 @@ class Tally:
     """Programs that are not correct, by real numbers: mistakes of the generator."""
     rows: dict[str, Row] = field(default_factory=dict)
     survivors: list[str] = field(default_factory=list)
+    crashes: list[str] = field(default_factory=list)
+    """Mutants that are refused, and of which no cause could be named for an error."""
     seconds: float = 0.0
 
     def add(self, other: Tally) -> None:
         self.programs += other.programs
         self.seconds += other.seconds
-        for mine, more in ((self.alarms, other.alarms), (self.broken, other.broken), (self.survivors, other.survivors)):
-            mine += more
+        for name in ("alarms", "broken", "survivors", "crashes"):
+            getattr(self, name).extend(getattr(other, name))
         for kind, row in other.rows.items():
             held = self.rows.setdefault(kind, Row())
             for name in ("made", "stopped", "changing", "refused", "equal_refused"):
@@ -60,8 +65,8 @@ def traced(subject: Subject) -> Case:
     ).case()
 
 
-def judged(seed: int, count: int) -> Tally:
-    """The program of a seed, and so many mutants of it."""
+def judged(seed: int, count: int, causes: bool = False) -> Tally:
+    """The program of a seed, and so many mutants of it; of those that are refused the causes, too."""
     begin = perf_counter()
     tally = Tally(programs=1)
     logging.disable(logging.ERROR)
@@ -82,15 +87,28 @@ def judged(seed: int, count: int) -> Tally:
             tally.alarms.append(f"{subject.name}\n{proof}")
             return tally
         for i, mutant in enumerate(mutants(case, seed, count)):
-            _judge(tally, f"{subject.name}, mutant {i}", mutant.kind, mutant.case)
+            _judge(tally, f"{subject.name}, mutant {i}", mutant.kind, mutant.case, causes)
     tally.seconds = perf_counter() - begin
     return tally
 
 
-def _judge(tally: Tally, name: str, kind: str, case: Case) -> None:
+def is_refused(case: Case) -> bool:
+    """What `judge` says, without looking for the cause."""
+    try:
+        return any(Round(case, turn).differences()[0] for turn in range(ROUNDS))
+    except VerifyError:
+        return True
+
+
+def _judge(tally: Tally, name: str, kind: str, case: Case, causes: bool) -> None:
     row = tally.rows.setdefault(kind, Row())
     row.made += 1
-    refused = not judge(case)
+    refused = is_refused(case)
+    if causes and refused:
+        try:
+            assert not judge(case)
+        except Exception as error:
+            tally.crashes.append(f"{name}, {kind}: {type(error).__name__}: {error}")
     try:
         wrong = different(case)
     except Exception:
