@@ -197,10 +197,14 @@ def test_a_step_with_clipping_on_dtensors(mesh: dict[str, int]) -> None:
     assert "parameter of layers.1.norm.weight" in proof.certificate.shown
 
 
-def test_a_norm_of_the_parts_of_one_rank_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each rank clips by the norm of what it holds."""
-    monkeypatch.setattr(
-        Plan, "_clip", lambda self, parameters, mesh: torch.nn.utils.clip_grad_norm_(parameters, self.clip)
-    )
-    proof = proof_of(both(HAND, WHOLE), {"tp": 2}, optimizer="sgd", clip=0.1)
-    assert "gradient of layers.0.q.weight" in {difference.name for difference in proof.differences}
+@pytest.mark.parametrize("hidden", range(14, 22))
+def test_a_norm_of_the_parts_of_one_rank_is_refused(hidden: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank clips by the norm of what it holds: refused whether or not gradients would be clipped."""
+
+    def clip(self: Plan, parameters: Any, mesh: Any) -> None:
+        torch.nn.utils.clip_grad_norm_(parameters, self.clip)
+
+    monkeypatch.setattr(Plan, "_clip", clip)
+    piece = Piece(lambda: Mlp(DIM, hidden, "relu", False), "mlp")
+    proof = proof_of([piece], {"tp": 2}, optimizer="sgd", clip=1.0)
+    assert "gradient of layers.0.up.weight" in {difference.name for difference in proof.differences}

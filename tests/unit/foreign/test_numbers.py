@@ -105,3 +105,24 @@ def test_a_root_is_not_negative_and_a_multiple_of_it_may_be(meanings: Meanings) 
 def test_numbers_near_roots_are_themselves(meanings: Meanings) -> None:
     assert meanings.numbers.number(0.7071).square is None
     assert meanings.numbers.number(0.75).square is None
+
+
+def test_a_number_shows_whether_its_bound_is_taken_or_not(meanings: Meanings) -> None:
+    """A mistake in the one that is not taken would hide: clipping by a wrong norm."""
+    numbers = meanings.numbers
+    x, y = some(meanings, 6), some(meanings, 6, seed=1)
+    for op, attrs in (("aten.clamp", {"min": None, "max": 1.0}), ("aten.clamp_min", {"min": 0.5})):
+        found, other = (evaluate(meanings, op, value, **attrs).residue for value in (x, y))
+        assert not (np.asarray(found) == np.asarray(other)).any()
+
+
+def test_laws_of_bounds(meanings: Meanings) -> None:
+    numbers = meanings.numbers
+    x, one = some(meanings, 6), numbers.real(np.ones(6), "f64")
+    low, high = evaluate(meanings, "aten.minimum", x, one), evaluate(meanings, "aten.maximum", one, x)
+    assert np.array_equal(numbers.add(low, high).residue, numbers.add(x, one).residue)  # type: ignore[arg-type]
+    assert np.array_equal(low.residue, evaluate(meanings, "aten.minimum", one, x).residue)  # type: ignore[arg-type]
+    clamped = evaluate(meanings, "aten.clamp", x, min=None, max=1.0)
+    assert np.array_equal(low.residue, clamped.residue)  # type: ignore[arg-type]
+    masked = numbers.real(np.full(6, -np.inf), "f64")
+    assert np.array_equal(evaluate(meanings, "aten.maximum", x, masked).residue, x.residue)  # type: ignore[arg-type]
