@@ -109,7 +109,6 @@ def test_numbers_near_roots_are_themselves(meanings: Meanings) -> None:
 
 def test_a_number_shows_whether_its_bound_is_taken_or_not(meanings: Meanings) -> None:
     """A mistake in the one that is not taken would hide: clipping by a wrong norm."""
-    numbers = meanings.numbers
     x, y = some(meanings, 6), some(meanings, 6, seed=1)
     for op, attrs in (("aten.clamp", {"min": None, "max": 1.0}), ("aten.clamp_min", {"min": 0.5})):
         found, other = (evaluate(meanings, op, value, **attrs).residue for value in (x, y))

@@ -44,10 +44,9 @@ def bounded_by(numbers: Numbers, sign: int, x: Number, y: Number) -> Number:
     apart = numbers.mod(a - b)
     opposite = numbers.mod(-apart)
     turned = opposite < apart
-    weight = numbers.hashed(
-        ("bounded",), [Number("f64", None, np.where(turned, opposite, apart), apart)], "f64"
-    ).residue
-    weight = np.where(turned ^ (sign < 0), numbers.mod(1 - np.asarray(weight)), weight)
+    known = Number("f64", None, np.where(turned, opposite, apart), apart)
+    weight = numbers.parts(numbers.hashed(("bounded",), [known], "f64"))[0]
+    weight = np.where(turned ^ (sign < 0), numbers.mod(1 - weight), weight)
     both = numbers.mod(b + numbers.mod(weight * apart))
     return replace(taken, residue=np.where(is_infinite(high) | is_infinite(low), numbers.parts(taken)[0], both))
 
