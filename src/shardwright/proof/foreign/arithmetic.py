@@ -135,9 +135,10 @@ def _vector_norm(m: Evaluator, call: Calling, operands: Sequence[Any]) -> Any:
 
 
 def _abs(m: Evaluator, x: Number) -> Number:
-    """The larger of a number and its opposite; a root is its own."""
+    """The larger of a number and its opposite; where a root is in it, the root of its square."""
     if x.square is not None:
-        return x
+        assert x.height is not None
+        return m.numbers.sqrt(Number(x.dtype, None, x.square, x.height**2))
     zero = m.numbers.number(0.0)
     return m.numbers.choose(m.numbers.sign(x, zero) >= 0, x, m.numbers.negative(x))
 
@@ -161,6 +162,12 @@ def _sigmoid(m: Evaluator, call: Calling, operands: Sequence[Any]) -> Any:
 def _log_sigmoid(m: Evaluator, call: Calling, operands: Sequence[Any]) -> Any:
     made = m.numbers.log(_sigmoid(m, call, operands))
     return [made, m.numbers.number(0.0)][: len(call.results)]
+
+
+def _log_sigmoid_backward(m: Evaluator, call: Calling, operands: Sequence[Any]) -> Any:
+    """The last operand is what the CPU's forward kernel has kept."""
+    grad, x = operands[:2]
+    return m.numbers.multiply(grad, _sigmoid(m, call, [m.numbers.negative(x)]))
 
 
 def _log1p(m: Evaluator, call: Calling, operands: Sequence[Any]) -> Any:
@@ -217,6 +224,7 @@ BY_NAME: dict[str, Meaning] = {
     "rsqrt": _rsqrt,
     "sigmoid": _sigmoid,
     "log_sigmoid_forward": _log_sigmoid,
+    "log_sigmoid_backward": _log_sigmoid_backward,
     "log1p": _log1p,
     "expm1": _expm1,
     "logsumexp": _logsumexp,

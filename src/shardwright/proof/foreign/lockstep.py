@@ -125,13 +125,26 @@ class Lockstep:
             if len(meeting.nodes) < len(members):
                 return False
             if not meeting.made:
-                sent = [self._sent(member, self.ranks[member].graph.nodes[meeting.nodes[member]]) for member in members]
-                meeting.made = received(self.meanings.numbers, kind, attrs["reduce"], members, attrs["root"], sent)
+                meeting.made = self._met(node, kind, meeting)
             place = members.index(traced.rank)
             mine, meeting.made[place] = meeting.made[place], []
         shapes = [type.shape for type in traced.graph.types(node.results)]
-        self._put(r, n, [x.map(lambda part, shape=shape: part.reshape(shape)) for x, shape in zip(mine, shapes)])  # type: ignore[misc]
+        try:
+            back = [x.map(lambda part, shape=shape: part.reshape(shape)) for x, shape in zip(mine, shapes, strict=True)]  # type: ignore[misc]
+        except ValueError as error:
+            raise _cannot(kind, node, mine) from error
+        self._put(r, n, back)
         return True
+
+    def _met(self, node: Node, kind: str, meeting: _Meeting) -> list[list[Number]]:
+        """What comes back, for every member of the group."""
+        attrs: dict[str, Any] = dict(node.attrs)
+        members = list(attrs["group"])
+        sent = [self._sent(member, self.ranks[member].graph.nodes[meeting.nodes[member]]) for member in members]
+        try:
+            return received(self.meanings.numbers, kind, attrs["reduce"], members, attrs["root"], sent)
+        except (ValueError, IndexError, KeyError) as error:
+            raise _cannot(kind, node, [x for given in sent for x in given]) from error
 
     def _sent(self, r: int, node: Node) -> list[Number]:
         return flatten(
@@ -141,6 +154,12 @@ class Lockstep:
                 if o is not None
             ]
         )
+
+
+def _cannot(kind: str, node: Node, given: Sequence[Number]) -> VerifyError:
+    rows = [("given", ", ".join(str(list(x.shape)) for x in given))]
+    rows += [("at", str(node.source))] if node.source else []
+    return VerifyError(f"{kind} of what the ranks give cannot be computed", rows=rows)
 
 
 def _last_uses(graph: Graph) -> dict[int, list[int]]:

@@ -23,7 +23,7 @@ import numpy as np
 from ...ir.graph import Graph, TensorType
 from . import arithmetic, attention, moving, order
 from .calls import Calling, Kernels, Meaning
-from .numbers import Array, Number, Numbers
+from .numbers import Array, Number, Numbers, bounded
 
 Operand = Number | list[Number] | None
 
@@ -171,7 +171,7 @@ class Meanings:
 
         residues, heights = run(0), run(1)
         return [
-            Number(type.dtype, None, numbers.mod(residue), height)
+            Number(type.dtype, None, numbers.mod(residue), bounded(height))
             for type, residue, height in zip(call.results, residues, heights)
         ]
 

@@ -6,28 +6,66 @@ norm from norms of parts.  So more has to hold than that equal operands give equ
 - A maximum that is subtracted before an exponential changes nothing: what is left of a maximum or a logarithm
   remembers its exponential, and sums of such numbers multiply those.  ``exp(-x)`` is one over ``exp(x)``.
 - A logarithm is known by what it is of, so that two ways to the same one are equal.
-- A root remembers its square.
+- A root remembers its square, and so does a constant that is the root of a short fraction: ``1 / math.sqrt(2)``.
 
 Any other function is a hash.  Whole numbers and booleans are what they are.  A *height*, an ordinary float, gives
-numbers an order, as in `modular`.  Complex numbers have a residue in each part.
+numbers an order, as in `modular`; it is bounded, so that what is large is not taken for infinite.  Complex numbers have
+a residue in each part.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
+from math import isfinite, sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..modular import INFINITE_HEIGHT, Field, FieldArray, Floats, is_prime
+from ..modular import Field, FieldArray, Floats, is_prime, meant
 
 Array = NDArray[Any]
 LARGEST = 1 << 18
 """Products of residues stay so small that some 100,000 of them can be summed in float64."""
 PRIMES = tuple(p for p in range(LARGEST - 1, LARGEST - 2048, -4) if is_prime(p))
 """Minus one is no square modulo these, so that complex numbers are a field, too."""
+INFINITE = 2.0**1000
+"""The height of infinity."""
+FAR = 2.0**400
+"""No other height is larger: products of two are still far from infinite, and sums of many of those."""
+
+
+def is_infinite(height: Array) -> Array:
+    return np.asarray(np.abs(height) >= INFINITE * 2.0**-100)
+
+
+def bounded(numbers: Any) -> Array:
+    """Heights that are infinite, or at most `FAR`."""
+    height: Array = np.asarray(numbers)
+    with np.errstate(invalid="ignore"):
+        near = np.abs(height) <= FAR
+    if near.all():
+        return height
+    bound = np.sign(height) * np.where(is_infinite(height), INFINITE, FAR)
+    return np.asarray(np.where(np.isnan(height), 0.0, np.where(near, height, bound)))
+
+
+@lru_cache(maxsize=65536)
+def root_of(value: float, bits: int) -> Fraction | None:
+    """The short fraction whose root was rounded to this number; None where there is none, or it is a fraction itself.
+
+    >>> root_of(2**-0.5, 53), root_of(0.7, 53), root_of(0.7071, 53)
+    (Fraction(1, 2), None, None)
+    """
+    longest = 4096 if bits > 24 else 64  # so few are short that none is met by chance
+    if not isfinite(value) or not 1 / longest < value * value < longest or meant(value, bits) != Fraction(value):
+        return None
+    square = Fraction(value * value).limit_denominator(longest)
+    near = abs(sqrt(square) - abs(value)) <= 2.0 ** (2 - bits) * abs(value)
+    return square if near and Fraction(value).denominator > longest else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +81,7 @@ class Number:
     logarithm: bool = False
     """Whether the residue follows from the exponential."""
     square: Array | None = None
-    """The residue of its square, where it is a root."""
+    """The residue of its square, where it is a root, or one times something."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -90,8 +128,34 @@ class Numbers:
             values, back = np.unique(numbers.astype(np.float64), return_inverse=True)
         bits = 53 if numbers.dtype == np.float64 else 24
         pairs = np.array([self.field.constant(float(value), bits) for value in values], np.float64).reshape(-1, 2)
+        squares = self.mod(pairs[:, 0] ** 2)
+        roots = {i: root for i, value in enumerate(values) if (root := root_of(float(value), bits)) is not None}
+        for i, root in roots.items():
+            pairs[i, 0] = self._root(root, values[i] < 0)
+            squares[i] = self._fraction(root)
+        pairs[np.isinf(values), 1] = (np.sign(values) * INFINITE)[np.isinf(values)]
         residue, height = (pairs[back.reshape(-1), i].reshape(numbers.shape) for i in (0, 1))
-        return Number(dtype, None, residue, height)
+        square = squares[back.reshape(-1)].reshape(numbers.shape) if roots else None
+        return Number(dtype, None, residue, bounded(height), square=square)
+
+    def _fraction(self, number: Fraction) -> float:
+        return float(number.numerator * pow(number.denominator, -1, self.prime) % self.prime)
+
+    def _root(self, square: Fraction, negative: bool) -> float:
+        """The residue of a fraction's root: a product of roots of primes, so that products of roots are right."""
+        rest, made = square.numerator * square.denominator, Fraction(-1 if negative else 1, square.denominator)
+        residue, divisor = 1, 2
+        while rest > 1:
+            if divisor * divisor > rest:
+                divisor = rest
+            if rest % divisor**2 == 0:
+                rest, made = rest // divisor**2, made * divisor
+            elif rest % divisor == 0:
+                root = self.hashed(("sqrt",), [self.number(divisor)], "f64").residue
+                rest, residue = rest // divisor, residue * int(np.asarray(root)) % self.prime
+            else:
+                divisor += 1
+        return float(int(self._fraction(made)) * residue % self.prime)
 
     def number(self, value: Any) -> Number:
         """One that stands in the program as an attribute."""
@@ -120,7 +184,7 @@ class Numbers:
     def linear(self, compute: Callable[..., Any], *operands: Number) -> Number:
         """A function made of sums and products, of both parts."""
         residues, heights = zip(*map(self.parts, operands))
-        return Number(operands[0].dtype, None, self.mod(compute(*residues)), np.asarray(compute(*heights)))
+        return Number(operands[0].dtype, None, self.mod(compute(*residues)), bounded(compute(*heights)))
 
     def add(self, x: Number, y: Number) -> Number:
         return self._logs(self.linear(np.add, x, y), x, y, lambda e: e)
@@ -149,14 +213,17 @@ class Numbers:
     def multiply(self, x: Number, y: Number) -> Number:
         if x is y and x.square is not None:
             assert x.height is not None
-            return Number(x.dtype, None, x.square, x.height**2)
+            return Number(x.dtype, None, x.square, bounded(x.height**2))
         made = self.linear(np.multiply, x, y)
         for one, other in ((x, y), (y, x)):
             if one.exp is not None and np.all(self.parts(other)[1] == -1):
                 return replace(self.negative(one), dtype=made.dtype).map(lambda a: np.broadcast_to(a, made.shape))
-        if x.square is not None and y.square is not None:
-            made = replace(made, square=self.mod(x.square * y.square))
+        if x.square is not None or y.square is not None:
+            made = replace(made, square=self.mod(self._square(x) * self._square(y)))
         return made
+
+    def _square(self, x: Number) -> Array:
+        return x.square if x.square is not None else self.mod(self.parts(x)[0] ** 2)
 
     def negative(self, x: Number) -> Number:
         made = self.linear(np.negative, x)
@@ -165,7 +232,9 @@ class Numbers:
     def reciprocal(self, x: Number) -> Number:
         residue, height = self.parts(x)
         square = None if x.square is None else self.inverse(x.square)
-        return Number(x.dtype, None, self.inverse(residue), 1.0 / np.where(height == 0, 1.0, height), square=square)
+        return Number(
+            x.dtype, None, self.inverse(residue), bounded(1.0 / np.where(height == 0, 1.0, height)), square=square
+        )
 
     def divide(self, x: Number, y: Number) -> Number:
         return self.multiply(x, self.reciprocal(y))
@@ -190,7 +259,7 @@ class Numbers:
         made = 1.0 + (state % np.uint64(self.prime - 1)).astype(np.float64)
         made = np.where(turned, self.inverse(made), made)
         made = np.where(residue == 0, 1.0, made)
-        return np.where(height <= -INFINITE_HEIGHT / 2, 0.0, made)
+        return np.where(is_infinite(height) & (height < 0), 0.0, made)
 
     def exp(self, x: Number) -> Number:
         return Number(x.dtype, None, self.exp_of(x), 1.0 + np.arctan(self.parts(x)[1]))  # rises, and stays in bounds
@@ -216,7 +285,7 @@ class Numbers:
         residue, height = self.parts(x)
         if np.iscomplexobj(residue):
             return [residue.real, residue.imag]
-        infinite = np.abs(height) >= INFINITE_HEIGHT / 2
+        infinite = is_infinite(height)
         return [np.where(infinite, (2 + np.sign(height)) * self.prime, residue) if infinite.any() else residue]
 
     def _residue(self, state: Any) -> Array:
@@ -230,7 +299,7 @@ class Numbers:
         turned = opposite < apart
         state = self.field.hash(self.field.word("sign"), [np.where(turned, opposite, apart)])
         made = np.where((state % np.uint64(2) == 1) ^ turned, 1, -1)
-        beyond = np.abs(high - low) >= INFINITE_HEIGHT / 2
+        beyond = is_infinite(high - low)
         return np.where(beyond, np.sign(high - low), np.where(apart == 0, 0, made)).astype(np.int64)
 
     def choose(self, condition: Array, x: Number, y: Number) -> Number:

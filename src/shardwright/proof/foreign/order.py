@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .calls import Calling, Evaluator, Meaning, operand_or_number, pair
-from .numbers import Array, Number, Numbers
+from .numbers import Array, Number, Numbers, is_infinite
 
 # -- order ------------------------------------------------------------------------------------------------
 
@@ -25,9 +25,39 @@ def _compare(holds: Callable[[Array], Array]) -> Meaning:
 def _larger(sign: int) -> Meaning:
     def meaning(m: Evaluator, call: Calling, operands: Sequence[Any]) -> Any:
         x, y = pair(m, call, operands)
+        if _is_constant(m.numbers, x) != _is_constant(m.numbers, y):
+            return bounded_by(m.numbers, sign, x, y)
         return one_of(m.numbers, sign, x, y)
 
     return meaning
+
+
+def bounded_by(numbers: Numbers, sign: int, x: Number, y: Number) -> Number:
+    """The larger or smaller of a number and a bound, in which both show.
+
+    Their difference counts by a factor that is a function of it, so that no mistake hides in the one that is not taken:
+    clipping by a wrong norm, say, where the gradient happens not to be clipped.  Two bounded either way come to their
+    sum, and which of them is named first is the same.  Infinities bound nothing, or all.
+    """
+    taken = replace(one_of(numbers, sign, x, y), exp=None, logarithm=False)
+    (a, high), (b, low) = numbers.parts(x), numbers.parts(y)
+    apart = numbers.mod(a - b)
+    opposite = numbers.mod(-apart)
+    turned = opposite < apart
+    known = Number("f64", None, np.where(turned, opposite, apart), apart)
+    weight = numbers.parts(numbers.hashed(("bounded",), [known], "f64"))[0]
+    weight = np.where(turned ^ (sign < 0), numbers.mod(1 - weight), weight)
+    both = numbers.mod(b + numbers.mod(weight * apart))
+    return replace(taken, residue=np.where(is_infinite(high) | is_infinite(low), numbers.parts(taken)[0], both))
+
+
+def _is_constant(numbers: Numbers, x: Number) -> bool:
+    """Whether residues are those of the heights: numbers that stand in the program."""
+    residue, height = numbers.parts(x)
+    known = numbers.parts(numbers.real(height.reshape(-1)[:1], x.dtype))[0]
+    if not residue.size or residue.reshape(-1)[0] != known[0]:
+        return False
+    return bool(np.array_equal(residue, numbers.parts(numbers.real(height, x.dtype))[0]))
 
 
 def one_of(numbers: Numbers, sign: int, x: Number, y: Number) -> Number:
@@ -44,14 +74,14 @@ def _clamp(m: Evaluator, call: Calling, operands: Sequence[Any]) -> Any:
         bound = given if given is not None else call.attrs.get(name)
         if bound is not None:
             bound = bound if isinstance(bound, Number) else m.numbers.number(bound)
-            x = replace(one_of(m.numbers, sign, x, bound), exp=None, logarithm=False)
+            x = bounded_by(m.numbers, sign, x, bound)
     return x
 
 
 def _clamp_one(name: str, sign: int) -> Meaning:
     def meaning(m: Evaluator, call: Calling, operands: Sequence[Any]) -> Any:
         bound = operand_or_number(m, call, operands, 1, name)
-        return replace(one_of(m.numbers, sign, operands[0], bound), exp=None, logarithm=False)
+        return bounded_by(m.numbers, sign, operands[0], bound)
 
     return meaning
 

@@ -73,18 +73,23 @@ def _wide(query: Any, x: Any) -> Any:
     return x if x.shape[1] == query.shape[1] else x.repeat_interleave(query.shape[1] // x.shape[1], 1)
 
 
+def _exact(x: Any) -> Any:
+    """In the type that kernels compute in: at least float32."""
+    return x if x.dtype is torch.float64 else x.float()
+
+
 def _forward(query: Any, key: Any, value: Any, bias: Any, is_causal: bool, scale: float | None) -> tuple[Any, Any]:
-    scores = _scores(query.float(), _wide(query, key).float(), bias, is_causal, scale)
+    scores = _scores(_exact(query), _exact(_wide(query, key)), bias, is_causal, scale)
     log = scores.logsumexp(-1)
-    out = (scores - log.unsqueeze(-1)).exp() @ _wide(query, value).float()
+    out = (scores - log.unsqueeze(-1)).exp() @ _exact(_wide(query, value))
     return out.to(query.dtype), log
 
 
 def _backward(
     grad: Any, query: Any, key: Any, value: Any, out: Any, log: Any, bias: Any, is_causal: bool, scale: float | None
 ) -> tuple[Any, Any, Any]:
-    grad, out, q = grad.float(), out.float(), query.float()
-    k, v = _wide(query, key).float(), _wide(query, value).float()
+    grad, out, q = _exact(grad), _exact(out), _exact(query)
+    k, v = _exact(_wide(query, key)), _exact(_wide(query, value))
     weights = (_scores(q, k, bias, is_causal, scale) - log.unsqueeze(-1)).exp()
     inner = weights * (grad @ v.transpose(-1, -2) - (grad * out).sum(-1, keepdim=True))
     inner = inner * (query.shape[-1] ** -0.5 if scale is None else scale)

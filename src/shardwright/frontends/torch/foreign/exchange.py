@@ -88,8 +88,11 @@ class Exchanges:
         self._sent[source, to, tag, number] = tensor
         return number
 
-    def receive(self, source: int, to: int, tag: int, like: Any, place: SourceLine | None) -> tuple[int, Any]:
-        number = self.number(to, "receive", source, tag)
+    def expect(self, source: int, to: int, tag: int) -> int:
+        """The number of the message that a call is to receive: the order is that of calls, whenever they end."""
+        return self.number(to, "receive", source, tag)
+
+    def receive(self, source: int, to: int, tag: int, number: int, like: Any, place: SourceLine | None) -> Any:
         key = (source, to, tag, number)
         at = f", at {place}" if place else ""
         self.world.wait(to, lambda: key in self._sent, f"a tensor from rank {source}{at}")
@@ -102,7 +105,7 @@ class Exchanges:
                     (f"rank {to} receives", f"{like.dtype} {list(like.shape)}{at}"),
                 ],
             )
-        return number, found.reshape(like.shape)
+        return found.reshape(like.shape)
 
 
 def check_agree(one: Call, other: Call) -> None:

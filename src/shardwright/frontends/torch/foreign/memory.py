@@ -78,7 +78,8 @@ class Memory:
         layout = _layout(tensor)
         if prod(layout[1]):
             self._put(held, layout, value)
-            held.shown = {layout: value}
+            held.shown = {other: shown for other, shown in held.shown.items() if not prod(other[1])}
+        held.shown[layout] = value  # where there is no element, too: the tensor has been given a value
 
     def _put(self, held: _Storage, layout: Layout, value: int) -> None:
         start, stop = layout[0], layout[0] + prod(layout[1])

@@ -361,9 +361,10 @@ class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _await(self, target: Any, sender: int, tag: int, attrs: dict[str, Any], source: SourceLine | None) -> None:
         """A receive ends where its tensor is next looked at."""
+        attrs["at"] = number = self.exchanges.expect(sender, self.rank, tag)
 
         def finish() -> None:
-            attrs["at"], found = self.exchanges.receive(sender, self.rank, tag, target, source)
+            found = self.exchanges.receive(sender, self.rank, tag, number, target, source)
             with torch.no_grad():
                 target.copy_(found)
             if self.recording:
@@ -377,10 +378,10 @@ class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _receive(self, tensors: Sequence[Any]) -> None:
         """End the receives of tensors that lie in the same memory as these, in the order of the calls."""
         places = {x.untyped_storage()._cdata for x in tensors}
-        for item in list(self._awaited):
-            if item[0].untyped_storage()._cdata in places:
-                self._awaited.remove(item)
-                item[1]()
+        here = [item for item in self._awaited if item[0].untyped_storage()._cdata in places]
+        self._awaited = [item for item in self._awaited if item[0].untyped_storage()._cdata not in places]
+        for _, finish in here:
+            finish()
 
     def receive_all(self) -> None:
         while self._awaited:
