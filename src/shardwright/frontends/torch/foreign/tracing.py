@@ -77,11 +77,13 @@ class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _dispatch(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if not isinstance(func, OpOverload):
             raise TraceError(f"{getattr(func, '__name__', func)} cannot be followed: it is no plain operator")
+        if func.namespace in _UNRECORDED:  # not all of these have a schema that can be asked for
+            return func(*args, **kwargs)
         form = signature(func)
         if func.namespace in NAMESPACES and form.name in CALLS:
             with self:
                 return CALLS[form.name](self._exchange, *args, **kwargs)
-        if not self.recording or func.namespace in _UNRECORDED or form.name in _CHECKS:
+        if not self.recording or form.name in _CHECKS:
             made = fused(form.name, args, kwargs)
             return func(*args, **kwargs) if made is None else returned(form.name, made.made)
         if func.namespace in NAMESPACES:
