@@ -11,6 +11,7 @@ real tensors, and writes them down.  Collectives meet, and are compared before t
 | `world` | `World`: ranks as threads that take turns; who waits for whom |
 | `exchange` | `Exchanges`: where ranks meet, and what their calls must agree in |
 | `collectives` | PyTorch's collective calls, in the few forms that there are |
+| `factors` | what a sum is multiplied by before, which PyTorch does not say |
 | `memory` | which value a tensor shows, by where it lies |
 | `placed` | which part of a whole a rank holds: from DTensors, placements and numbers |
 | `attention`, `optimizers` | fused attention and fused optimizers, in plain words |

@@ -66,7 +66,8 @@ class Memory:
         held = self._storage(tensor, new=True)
         self._check_type(held, tensor)
         layout = _layout(tensor)
-        if not prod(layout[1]):
+        if not prod(layout[1]):  # a part without elements is written, too: other ranks leave theirs
+            held.shown[layout] = value
             return
         if not _covers(layout, held.elements):
             flat = self._read(held, (0, (held.elements,), (1,)))

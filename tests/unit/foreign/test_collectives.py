@@ -1,0 +1,34 @@
+"""Collectives that say more than they show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard
+
+import shardwright.torch as swt
+
+X = torch.arange(48.0).reshape(8, 6).sin()
+
+
+def linear() -> nn.Linear:
+    torch.manual_seed(0)
+    return nn.Linear(6, 6)
+
+
+@pytest.mark.parametrize(("factor", "right"), [(1, True), (2, False), (3, False)])
+def test_gradients_may_be_divided_by_any_factor(factor: int, right: bool) -> None:
+    """FSDP2 hands it to the collective, which no dispatch mode is told."""
+
+    def parallel(mesh: Any) -> Any:
+        model = fully_shard(linear(), mesh=mesh)
+        model.set_gradient_divide_factor(factor)
+        return model
+
+    proof = swt.prove(parallel, like=linear(), mesh={"dp": 2}, inputs=(X,), placements={"input": Shard(0)},
+                      loss=lambda out: out.square().sum())  # fmt: skip
+    assert proof.proven is right
