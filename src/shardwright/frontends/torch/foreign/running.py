@@ -7,11 +7,14 @@ remember by the qualified names of parameters.
 
 from __future__ import annotations
 
+import functools
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -37,9 +40,10 @@ from ...ranks import (
 from ..dispatch import Interrupted
 from ..private import FakeTensor, tree_flatten, tree_unflatten
 from ..source import Scopes
-from ..state import find_roots, named_arguments
+from ..state import find_roots, named_arguments, outermost, surroundings
 from .attention import fused_attention
 from .exchange import Exchanges
+from .factors import factors_of_sums
 from .placed import local_of, part_of, placed_of
 from .tracing import RankMode
 from .world import World
@@ -88,6 +92,51 @@ def following() -> Iterator[None]:
         torch.nn.Module.__call__ = original  # type: ignore[method-assign]
 
 
+# -- modules that a step uses ------------------------------------------------------------------------------
+
+
+def roots_of(program: Any, arguments: Sequence[Any], keywords: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Modules and optimizers that a program can reach: through functions that it calls and objects that it holds, too.
+
+    A module without parameters is none of them: that one program has its loss as a module would change every name.
+    """
+    found = {id(root): (name, root) for name, root in find_roots(program, arguments, keywords)}
+    waiting, seen = [("", program)], set()
+    while waiting:
+        name, thing = waiting.pop(0)
+        if id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        if isinstance(thing, torch.nn.Module | torch.optim.Optimizer):
+            found.setdefault(id(thing), (name, thing))
+        elif isinstance(thing, list | tuple):
+            waiting += [(f"{name}.{i}", item) for i, item in enumerate(thing)]
+        elif isinstance(thing, dict):
+            waiting += [(f"{name}.{key}", item) for key, item in thing.items()]
+        elif _is_users(thing):
+            waiting += list(surroundings(thing))
+            waiting += list(getattr(thing, "__dict__", {}).items())
+    used = [(name, root) for name, root in found.values() if _has_state(root)]
+    return outermost(used)
+
+
+def _is_users(thing: Any) -> bool:
+    """Functions and objects that are neither PyTorch's nor Python's; classes and Python modules hold no state."""
+    if isinstance(thing, type | ModuleType):
+        return False
+    if isinstance(thing, functools.partial):
+        return True
+    home = thing if hasattr(thing, "__code__") or hasattr(thing, "__func__") else type(thing)
+    package = str(getattr(home, "__module__", "builtins")).partition(".")[0]
+    return package not in ("torch", "numpy", *sys.stdlib_module_names)
+
+
+def _has_state(root: Any) -> bool:
+    if isinstance(root, torch.nn.Module):
+        return next(root.parameters(), None) is not None or next(root.buffers(), None) is not None
+    return True
+
+
 # -- one rank ---------------------------------------------------------------------------------------------
 
 
@@ -126,7 +175,7 @@ def run_ranks(size: int, job: Job) -> list[Traced]:
     """What every rank does."""
     world = World(size)
     exchanges = Exchanges(world)
-    with following(), fused_attention(), sdpa_kernel([SDPBackend.MATH]):
+    with following(), fused_attention(), factors_of_sums(), sdpa_kernel([SDPBackend.MATH]):
         return world.run(lambda rank: _Rank(rank, exchanges, job).run())
 
 
@@ -153,7 +202,7 @@ class _Rank:
         job, mode = self.job, self.mode
         program = job.make()
         arguments, keywords = self._arguments()
-        roots = find_roots(program, arguments, dict(keywords))
+        roots = roots_of(program, arguments, dict(keywords))
         modules = [(name, root) for name, root in roots if isinstance(root, torch.nn.Module)]
         optimizers = [root for _, root in roots if isinstance(root, torch.optim.Optimizer)]
         parameters = self._state(modules)
