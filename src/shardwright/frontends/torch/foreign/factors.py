@@ -29,7 +29,8 @@ def factors_of_sums() -> Iterator[None]:
     def watched(of: Any) -> property:
         def put(options: Any, how: Any) -> None:
             if isinstance(how, ReduceOp) and how == PREMULTIPLIED:
-                _here.factor = how.__getstate__()[1]
+                kind_and_factor: Any = how.__getstate__()
+                _here.factor = kind_and_factor[1]
             of.__set__(options, how)
 
         return property(of.__get__, put)
