@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-
 from .mappings import average_gradients, part, summed
 from .models import LM_GRADIENTS, Lm, token_losses, tokens
 

@@ -1,4 +1,4 @@
-"""The command line: ``shardwright discover``, ``audit``, and the verbs of planning (`planning`).
+"""The command line: ``shardwright discover``, ``audit``, the verbs of planning (`planning`) and ``prove`` (`proving`).
 
 Nothing is computed here: each command reads its options, calls one function of a room, and prints.
 """
@@ -14,6 +14,7 @@ import click
 from .. import __version__
 from ..errors import ShardwrightError, SpecError
 from .planning import COMMANDS, for_file, for_folder, write_file
+from .proving import prove
 
 
 class _Friendly(click.Group):
@@ -33,7 +34,7 @@ def main() -> None:
     """Automatic sharding of tensor programs: plan, prove and run them on a mesh of devices."""
 
 
-for _command in COMMANDS:
+for _command in (*COMMANDS, prove):
     main.add_command(_command)
 
 

@@ -82,8 +82,8 @@ def write_file(path: Path, text: str) -> None:
         raise SpecError(f"{str(path)!r} cannot be written: {error.strerror}", help="name another file") from None
 
 
-def load_program(where: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """The function and arguments that ``FILE.py:NAME`` gives."""
+def call_target(where: str, returns: str) -> Any:
+    """What the function that ``FILE.py:NAME`` names returns; ``returns`` says what that should be."""
     place, colon, name = where.rpartition(":")
     if not colon:
         raise SpecError(f"{where!r} does not say which program", help="write FILE.py:NAME or module:NAME")
@@ -104,10 +104,17 @@ def load_program(where: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     if not callable(make):
         names = [n for n, item in vars(module).items() if inspect.isfunction(item)]
         raise SpecError(f"{place} has no function {name!r}", help=near_misses(name, names))
-    help = f"name a function without parameters that returns {RETURNS}"
+    help = f"name a function without parameters that returns {returns}"
     if not _needs_nothing(make):
         raise SpecError(f"{name} takes arguments: it is called without any, to get the program", help=help)
-    made = make()
+    return make()
+
+
+def load_program(where: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """The function and arguments that ``FILE.py:NAME`` gives."""
+    name = where.rpartition(":")[2]
+    help = f"name a function without parameters that returns {RETURNS}"
+    made = call_target(where, RETURNS)
     if not isinstance(made, tuple) or len(made) not in (2, 3) or not callable(made[0]):
         raise SpecError(f"{name}() must return {RETURNS}, not {_told(made)}", help=help)
     args, keywords = made[1], made[2] if len(made) == 3 else {}

@@ -72,7 +72,9 @@ class Given:
     placed: Placed | None = None
     """None: all of it."""
     numbers: Any = None
-    """An array, of whole numbers and constants."""
+    """An array, of whole numbers, constants, and what parameters begin with."""
+    shape: tuple[int, ...] = ()
+    """Of the local tensor."""
 
 
 @dataclass

@@ -12,11 +12,13 @@
 | file | what it holds |
 |---|---|
 | `proving` | `prove`: that a parallel program that somebody else wrote computes what the single one does |
+| `testing` | `assert_parallel_equal`: the same for test suites |
 | `tensors` | `ShardedTensor`: PyTorch tensors in shards, one op at a time; `shardwright.asarray` makes them |
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ..api.sharding import shard_step
@@ -27,6 +29,7 @@ from ..run.torch import emit as emit
 from .tensors import ShardedTensor
 
 if TYPE_CHECKING:
+    from . import testing as testing
     from .proving import prove
 
 __all__ = [
@@ -43,10 +46,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("prove", "ParallelProof"):  # not everybody who plans has foreign programs
-        from . import proving
+    if name == "prove":  # not everybody who plans has foreign programs
+        from .proving import prove
 
-        return getattr(proving, name)
+        return prove
+    if name == "testing":
+        return import_module(f"{__name__}.testing")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

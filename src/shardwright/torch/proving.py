@@ -5,6 +5,7 @@ swt.prove(lambda mesh: parallelize_module(Model(), mesh, layout), like=Model(), 
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -14,16 +15,17 @@ import numpy as np
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 
+from ..api.arguments import mesh_of
 from ..errors import SpecError, TraceError
-from ..frontends.ranks import ARGUMENT, COTANGENT, OUTPUT, PARAMETER, Given, Placed, Traced
+from ..frontends.ranks import ARGUMENT, COTANGENT, OUTPUT, PARAMETER, Given, Placed, Traced, whole
 from ..frontends.torch.foreign.kernels import TorchKernels
 from ..frontends.torch.foreign.placed import by_numbers, parse, placed_by, placed_of
 from ..frontends.torch.foreign.running import Job, argument_names, run_ranks
 from ..proof.foreign.judging import Mesh, ways
 from ..proof.foreign.numbers import Number
-from ..proof.foreign.proving import Case, judge
+from ..proof.foreign.proving import judge
 from ..proof.foreign.result import ParallelProof
-from ..spec.mesh import DeviceMesh
+from ..proof.foreign.rounds import Case
 
 Placements = Mapping[str, Any]
 
@@ -57,13 +59,13 @@ def prove(
 
 def _mesh_of(mesh: Any) -> Mesh:
     if isinstance(mesh, Mapping):
-        return Mesh(tuple(mesh.values()), tuple(mesh))
-    if isinstance(mesh, int):
-        return Mesh((mesh,), ("dim_0",))
-    if isinstance(mesh, tuple | list) and all(isinstance(size, int) for size in mesh):
-        return Mesh(tuple(mesh), tuple(f"dim_{i}" for i in range(len(mesh))))
-    ours = DeviceMesh.of(mesh) if hasattr(DeviceMesh, "of") else mesh
+        mesh = ", ".join(f"{name}={size}" for name, size in mesh.items())
+    ours = mesh_of(mesh)
     return Mesh(tuple(ours.shape), tuple(ours.axis_names))
+
+
+def _is_numberless(like: Any) -> bool:
+    return isinstance(like, torch.nn.Module) and any(parameter.is_meta for parameter in like.parameters())
 
 
 class _Proving:
@@ -88,7 +90,11 @@ class _Proving:
             return cotangents[i].clone()
 
         names = argument_names(self.like, self.arguments, self.keywords)
-        job = Job(lambda: self.like, self.arguments, self.keywords, names, self.loss, cotangent=fresh)
+        numberless = _is_numberless(self.like)
+        job = Job(
+            lambda: copy.deepcopy(self.like) if numberless else self.like, self.arguments, self.keywords, names,
+            self.loss, cotangent=fresh, single=True, numberless=numberless,
+        )  # fmt: skip
         (single,) = run_ranks(1, job)
         self.single = single
         self.parameters = {given.name: given for given in single.given if given.kind == PARAMETER}
@@ -96,7 +102,7 @@ class _Proving:
             int(np.prod(self.mesh.shape)),
             Job(
                 self._make, self.arguments, self.keywords, names, self.loss, place=self._place, prepare=self._load,
-                cotangent=lambda i, output: cotangents[i].clone(),
+                cotangent=lambda i, output: cotangents[i].clone(), numberless=numberless,
             ),
         )  # fmt: skip
         unused = sorted(set(self.said) - self.used)
@@ -206,9 +212,9 @@ class _Proving:
             anywhere = by_numbers(numbers, local, "element by element")
             if anywhere is not None:
                 return list(anywhere)
-        shapes = sorted(
-            {str(list(given.numbers.shape)) for given in held if given is not None and given.numbers is not None}
-        )
+        if numbers is None and all(given is not None and given.shape == shape for given in held):
+            return [whole(shape) for _ in held]
+        shapes = sorted({str(list(given.shape)) for given in held if given is not None})
         raise TraceError(
             f"{name} is a plain tensor, and its numbers are not those of the single program's",
             rows=[("single", str(list(shape))), ("ranks", ", ".join(shapes))],

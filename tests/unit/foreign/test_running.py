@@ -15,7 +15,7 @@ from torch.distributed.tensor import Shard
 import shardwright.torch as swt
 from shardwright.errors import TraceError
 from shardwright.frontends.torch.foreign.placed import placed_by
-from shardwright.frontends.torch.foreign.running import roots_of
+from shardwright.frontends.torch.foreign.roots import roots_of
 from shardwright.frontends.torch.foreign.world import World
 
 X = torch.arange(48.0).reshape(8, 6).sin()

@@ -8,7 +8,9 @@ behind is put together by its placements and compared to the last digit.  Nothin
 | `proving` | `judge`: the single program and all ranks, in two rounds, and the answer |
 | `result` | `ParallelProof`, `ParallelCertificate` |
 | `judging` | `compare`: parts put together and compared; placements that nobody said, found |
-| `blame` | the first op whose value is none of the single program's |
+| `rounds` | `Case`, what is judged; `Round`, one run of all of it over a field |
+| `explained` | which values of the single program the values of the ranks are |
+| `cause` | where a wrong program begins to be wrong, and what would mend it |
 | `lockstep` | all ranks over a field, meeting at collectives |
 | `numbers` | `Number`, `Numbers`: residues, with exponentials, logarithms and roots that keep their laws |
 | `meanings` | what ATen's ops mean: by a few mechanisms |
@@ -20,7 +22,8 @@ is a function in a table; any other is known by what PyTorch says that it is mad
 """
 
 from .judging import Difference, Mesh
-from .proving import Case, judge
-from .result import ParallelCertificate, ParallelProof
+from .proving import judge
+from .result import Cause, ParallelCertificate, ParallelProof
+from .rounds import Case
 
-__all__ = ["Case", "Difference", "Mesh", "ParallelCertificate", "ParallelProof", "judge"]
+__all__ = ["Case", "Cause", "Difference", "Mesh", "ParallelCertificate", "ParallelProof", "judge"]

@@ -18,18 +18,13 @@ from .numbers import Number, Numbers
 from .order import one_of
 
 Values = dict[int, Number]
-Change = Callable[[int, int, list[Number]], list[Number]]
-"""From a rank, a node and what it made to what it should have made: a repair that is tried."""
 
 
 class Lockstep:
     """One run of all ranks; ``values[rank]`` holds what every value of the rank's graph is."""
 
-    def __init__(
-        self, ranks: Sequence[Traced], meanings: Meanings, given: Callable[[Given, int], Number],
-        change: Change | None = None,
-    ) -> None:  # fmt: skip
-        self.ranks, self.meanings, self.given, self.change = ranks, meanings, given, change
+    def __init__(self, ranks: Sequence[Traced], meanings: Meanings, given: Callable[[Given, int], Number]) -> None:
+        self.ranks, self.meanings, self.given = ranks, meanings, given
         self.values: list[Values] = []
         for traced in ranks:
             graph = traced.graph
@@ -66,8 +61,6 @@ class Lockstep:
                 raise VerifyError("the ranks wait for each other")
 
     def _keep(self, rank: int, n: int, made: list[Number]) -> None:
-        if self.change is not None:
-            made = self.change(rank, n, made)
         self.values[rank].update(zip(self.ranks[rank].graph.nodes[n].results, made))
 
     def _local(self, r: int, node: Node) -> list[Number]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from ...ir.graph import SourceLine
 from ..certificate import Trusted
 from .judging import Difference
 
@@ -53,19 +54,34 @@ class ParallelCertificate:
 
 
 @dataclass(frozen=True)
+class Cause:
+    """The op where a wrong program begins to be wrong."""
+
+    op: str
+    source: SourceLine | None
+    fact: str
+    repair: str = ""
+    """What was tried and makes everything right; empty if nothing did."""
+
+    def __str__(self) -> str:
+        where = f" at {self.source}" if self.source else ""
+        return f"{self.op}{where}: {self.fact}"
+
+
+@dataclass(frozen=True)
 class ParallelProof:
     """Whether a parallel program is equal to the single one; true if it is."""
 
     certificate: ParallelCertificate | None = None
     differences: tuple[Difference, ...] = ()
+    cause: Cause | None = None
+    """Where it begins to be wrong."""
     fact: str = ""
     """Why not, in one sentence."""
     rows: tuple[tuple[str, str], ...] = ()
     help: str = ""
     equal: int = 0
     """Of what was compared, so many are as they should be."""
-    numbers: Any = field(default=None, repr=False)
-    """What comparing the numbers of the run shows: the largest difference of outputs."""
 
     @property
     def proven(self) -> bool:
@@ -73,6 +89,21 @@ class ParallelProof:
 
     def __bool__(self) -> bool:
         return self.proven
+
+    def to_json(self) -> dict[str, Any]:
+        cause = None
+        if self.cause is not None:
+            at = str(self.cause.source) if self.cause.source else ""
+            cause = {"op": self.cause.op, "at": at, "fact": self.cause.fact, "repair": self.cause.repair}
+        return {
+            "version": VERSION, "proven": self.proven,
+            "certificate": self.certificate.to_json() if self.certificate is not None else None,
+            "fact": self.fact, "rows": [list(row) for row in self.rows], "help": self.help, "cause": cause,
+            "differences": [
+                {"name": d.name, "fact": d.fact, "ranks": list(d.ranks), "looks_like": d.looks_like}
+                for d in self.differences
+            ],
+        }  # fmt: skip
 
     def __str__(self) -> str:
         if self.certificate is not None:
@@ -83,6 +114,10 @@ class ParallelProof:
         lines += [f"  {difference}" for difference in self.differences[:MOST_SHOWN]]
         if len(self.differences) > MOST_SHOWN:
             lines.append(f"  and {len(self.differences) - MOST_SHOWN} more")
+        if self.cause is not None:
+            lines.append(f"  begins at {self.cause}")
+            if self.cause.repair:
+                lines.append(f"  repair    {self.cause.repair} (tried: then all is equal)")
         if self.help:
             lines.append(f"  help: {self.help}")
         return "\n".join(lines)

@@ -12,10 +12,16 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from ....errors import TraceError
 from ...ranks import Placed
+from ..private import unset_fake_temporarily
 
 
 def placed_by(shape: Sequence[int], mesh: Any, placements: Sequence[Any]) -> Placed:
     """By PyTorch's placements on a `DeviceMesh`, for the rank that asks."""
+    with unset_fake_temporarily():
+        return _placed_by(shape, mesh, placements)
+
+
+def _placed_by(shape: Sequence[int], mesh: Any, placements: Sequence[Any]) -> Placed:
     coordinate = mesh.get_coordinate()
     places = [np.arange(size) for size in shape]
     partial: list[tuple[tuple[int, ...], str]] = []

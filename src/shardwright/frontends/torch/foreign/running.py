@@ -7,21 +7,21 @@ remember by the qualified names of parameters.
 
 from __future__ import annotations
 
-import functools
+import logging
 import re
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from types import ModuleType
+from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 import numpy as np
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ....errors import TraceError
+from ....errors import ShardwrightError, TraceError
 from ...ranks import (
     ARGUMENT,
     COMMUNICATION,
@@ -38,18 +38,20 @@ from ...ranks import (
     whole,
 )
 from ..dispatch import Interrupted
-from ..private import FakeTensor, tree_flatten, tree_unflatten
-from ..source import Scopes
-from ..state import find_roots, named_arguments, outermost, surroundings
+from ..private import FakeTensor, FakeTensorMode, tree_flatten, tree_unflatten, unset_fake_temporarily
+from ..source import Scopes, place_of
+from ..state import named_arguments
 from .attention import fused_attention
 from .exchange import Exchanges
 from .factors import factors_of_sums
 from .placed import local_of, part_of, placed_of
+from .roots import roots_of
 from .tracing import RankMode
 from .world import World
 
 Place = Callable[[str, Any], Placed | None]
 """From the name of a tensor and its local part to how it is placed, where that is not known otherwise."""
+_OURS = Path(__file__).parents[3]
 _WRAPPERS = re.compile(r"(^|\.)(module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)(?=\.)")
 
 
@@ -92,51 +94,6 @@ def following() -> Iterator[None]:
         torch.nn.Module.__call__ = original  # type: ignore[method-assign]
 
 
-# -- modules that a step uses ------------------------------------------------------------------------------
-
-
-def roots_of(program: Any, arguments: Sequence[Any], keywords: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Modules and optimizers that a program can reach: through functions that it calls and objects that it holds, too.
-
-    A module without parameters is none of them: that one program has its loss as a module would change every name.
-    """
-    found = {id(root): (name, root) for name, root in find_roots(program, arguments, keywords)}
-    waiting, seen = [("", program)], set()
-    while waiting:
-        name, thing = waiting.pop(0)
-        if id(thing) in seen:
-            continue
-        seen.add(id(thing))
-        if isinstance(thing, torch.nn.Module | torch.optim.Optimizer):
-            found.setdefault(id(thing), (name, thing))
-        elif isinstance(thing, list | tuple):
-            waiting += [(f"{name}.{i}", item) for i, item in enumerate(thing)]
-        elif isinstance(thing, dict):
-            waiting += [(f"{name}.{key}", item) for key, item in thing.items()]
-        elif _is_users(thing):
-            waiting += list(surroundings(thing))
-            waiting += list(getattr(thing, "__dict__", {}).items())
-    used = [(name, root) for name, root in found.values() if _has_state(root)]
-    return outermost(used)
-
-
-def _is_users(thing: Any) -> bool:
-    """Functions and objects that are neither PyTorch's nor Python's; classes and Python modules hold no state."""
-    if isinstance(thing, type | ModuleType):
-        return False
-    if isinstance(thing, functools.partial):
-        return True
-    home = thing if hasattr(thing, "__code__") or hasattr(thing, "__func__") else type(thing)
-    package = str(getattr(home, "__module__", "builtins")).partition(".")[0]
-    return package not in ("torch", "numpy", *sys.stdlib_module_names)
-
-
-def _has_state(root: Any) -> bool:
-    if isinstance(root, torch.nn.Module):
-        return next(root.parameters(), None) is not None or next(root.buffers(), None) is not None
-    return True
-
-
 # -- one rank ---------------------------------------------------------------------------------------------
 
 
@@ -158,6 +115,10 @@ class Job:
     cotangent: Callable[[int, Any], Any] | None = None
     prepare: Callable[[dict[str, Any]], None] | None = None
     """Told the parameters before anything is run."""
+    single: bool = False
+    """Whether this is the program that the other one should be equal to."""
+    numberless: bool = False
+    """Run on tensors without numbers: for models that are too large to be."""
 
 
 def argument_names(program: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[str]:
@@ -175,8 +136,20 @@ def run_ranks(size: int, job: Job) -> list[Traced]:
     """What every rank does."""
     world = World(size)
     exchanges = Exchanges(world)
-    with following(), fused_attention(), factors_of_sums(), sdpa_kernel([SDPBackend.MATH]):
+    with following(), fused_attention(), factors_of_sums(), sdpa_kernel([SDPBackend.MATH]), _quiet():
         return world.run(lambda rank: _Rank(rank, exchanges, job).run())
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """PyTorch prints what it also raises."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 class _Rank:
@@ -184,6 +157,7 @@ class _Rank:
         self.job = job
         self.scopes = Scopes({})
         self.mode = RankMode(rank, exchanges, self.scopes)
+        self.fake = FakeTensorMode(allow_non_fake_inputs=True) if job.numberless else None
         self.given: dict[int, Given] = {}
         self.left: list[tuple[int, Left]] = []
         self.arguments: list[tuple[Any, Given]] = []
@@ -192,15 +166,31 @@ class _Rank:
         _here.scopes = self.scopes
         try:
             with self.mode:
-                return self._run()
+                program = self.job.make()
+            with self.fake or nullcontext(), self.mode:
+                return self._run(program)
         except Interrupted as stop:
             raise stop.error from None
+        except ShardwrightError:
+            raise
+        except Exception as error:
+            raise self._failed(error) from error
         finally:
             _here.scopes = None
 
-    def _run(self) -> Traced:
+    def _failed(self, error: Exception) -> Exception:
+        """An error of the program's own, or of PyTorch on its behalf; one of ours stays what it is."""
+        frames = list(walk_tb(error.__traceback__))
+        if frames and Path(frames[-1][0].f_code.co_filename).is_relative_to(_OURS):
+            return error
+        users = [f"{place[0]}:{line}" for frame, line in frames if (place := place_of(frame)) is not None]
+        whose = "the single program" if self.job.single else f"the parallel program, on rank {self.mode.rank},"
+        return TraceError(f"{whose} fails: {type(error).__name__}: {error}", rows=[("at", users[-1])] if users else ())
+
+    def _run(self, program: Any) -> Traced:
         job, mode = self.job, self.mode
-        program = job.make()
+        if self.fake is not None:
+            program = self._materialised(program)
         arguments, keywords = self._arguments()
         roots = roots_of(program, arguments, dict(keywords))
         modules = [(name, root) for name, root in roots if isinstance(root, torch.nn.Module)]
@@ -221,6 +211,13 @@ class _Rank:
         mode.recording = False
         return self._finished()
 
+    def _materialised(self, program: Any) -> Any:
+        """Modules on the meta device, with memory that has no numbers."""
+        for _, root in roots_of(program, (), {}):
+            if isinstance(root, torch.nn.Module) and any(x.is_meta for x in root.parameters()):
+                root.to_empty(device="cpu")
+        return program
+
     # -- what is given ------------------------------------------------------------------------------------
 
     def _arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -233,17 +230,21 @@ class _Rank:
                 made.append(leaf)
                 continue
             name = next(names)
-            placed = self.job.place(name, leaf, ARGUMENT)
-            local = leaf.detach() if placed is None else part_of(leaf.detach(), placed)
-            made.append(local.clone().requires_grad_(leaf.requires_grad))
-            self.arguments.append((made[-1], Given(name, ARGUMENT, placed)))
+            with unset_fake_temporarily():
+                placed = self.job.place(name, leaf, ARGUMENT)
+                local = leaf.detach() if placed is None else part_of(leaf.detach(), placed)
+                numbers = None if local.is_floating_point() else numbers_of(local)
+                local = local.clone()
+            local = self.fake.from_tensor(local) if self.fake is not None else local
+            made.append(local.requires_grad_(leaf.requires_grad))
+            self.arguments.append((local, Given(name, ARGUMENT, placed, numbers)))
         arguments, keywords = tree_unflatten(made, spec)
         return arguments, keywords
 
     def _input(self, tensor: Any, given: Given) -> None:
-        if not tensor.is_floating_point() and not tensor.is_complex():
-            given.numbers = numbers_of(tensor)
         value = self.mode.input(tensor, given.name)
+        if not tensor.is_floating_point():
+            self.mode.whole_numbers(value, given.numbers)
         self.given[value] = given
 
     def _state(self, modules: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -254,6 +255,10 @@ class _Rank:
                 self.scopes.names.setdefault(id(part), plain_name(path + ".").rstrip("."))
             for path, parameter in module.named_parameters(prefix=start):
                 found[plain_name(path)] = parameter
+            if self.fake is not None:  # else they are known by their numbers
+                for path, buffer in module.named_buffers(prefix=start):
+                    if buffer.is_floating_point():
+                        found[plain_name(path)] = buffer
         return found
 
     def _parameters(self, parameters: Mapping[str, Any]) -> None:
@@ -263,7 +268,7 @@ class _Rank:
                 placed = placed_of(parameter) or self.job.place(name, local, PARAMETER)
             with self.mode.paused():
                 numbers = numbers_of(local)
-            self._input(local, Given(name, PARAMETER, placed, numbers))
+            self._input(local, Given(name, PARAMETER, placed, numbers, tuple(local.shape)))
 
     # -- the run ------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ import torch
 from ....errors import TraceError
 from ....ir.graph import Operand, SourceLine, TensorType
 from ...ranks import COMMUNICATION
+from ..compute import prepare
 from ..dispatch import Interrupted
 from ..dtypes import dtype_name, tensor_type
 from ..private import (
@@ -27,6 +28,7 @@ from ..private import (
     TorchDispatchMode,
     current_autograd_node,
     next_sequence_number,
+    unset_fake_temporarily,
 )
 from ..recorder import Recorded, Recorder
 from ..signatures import Signature, functional_form, signature
@@ -60,6 +62,7 @@ class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._lines: dict[int, SourceLine | None] = {}
         self._makers: dict[int, Recorded] = {}
         self._indexed = 0
+        self._wholes: dict[int, Any] = {}
         self._awaited: list[tuple[Any, Callable[[], None]]] = []
         """Tensors that are being received, and what ends that."""
 
@@ -235,14 +238,42 @@ class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "the program asks for the number in a tensor (.item(), float(x), if x:), which depends on its inputs",
                 help="keep it a tensor; return losses and norms as tensors and read them afterwards",
             )
+        if isinstance(tensor, FakeTensor):
+            with unset_fake_temporarily():
+                return self._whole(self.memory.value(tensor)).item()
         return func(tensor)
+
+    def _whole(self, value: int) -> Any:
+        """Whole numbers of a tensor without numbers, from what they follow from."""
+        if value not in self._wholes:
+            numbers = self.constants.get(value)
+            if numbers is None:
+                self._index()
+                made = self._makers.get(value)
+                if made is None or made.op.startswith((COMMUNICATION, "foreign.")):
+                    raise TraceError(
+                        "the program asks for a whole number that follows from a collective or from floats",
+                        help="give the model numbers: build it on the CPU, at a small size",
+                    )
+                operands = [
+                    None if o is None else [self._whole(v) for v in o] if isinstance(o, tuple) else self._whole(o)
+                    for o in made.operands
+                ]
+                types = [self.recorder.types[v] for v in made.results]
+                self._wholes.update(zip(made.results, prepare(made.op, made.attrs, types)(operands)))
+            else:
+                self._wholes[value] = torch.from_numpy(np.asarray(numbers).reshape(self.recorder.types[value].shape))
+        return self._wholes[value]
+
+    def _index(self) -> None:
+        for node in self.recorder.nodes[self._indexed :]:
+            self._makers.update(dict.fromkeys(node.results, node))
+        self._indexed = len(self.recorder.nodes)
 
     def _is_constant(self, value: int) -> bool:
         """Whether a value follows from nothing that is given."""
         waiting, seen = [value], set()
-        for node in self.recorder.nodes[self._indexed :]:
-            self._makers.update(dict.fromkeys(node.results, node))
-        self._indexed = len(self.recorder.nodes)
+        self._index()
         while waiting:
             found = waiting.pop()
             if found in seen or found in self.constants:
@@ -343,18 +374,21 @@ class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.memory.write(tensor, value)
         return value
 
+    def whole_numbers(self, value: int, numbers: Any) -> None:
+        """The numbers of an input, for a program that asks for them."""
+        if numbers is not None:
+            self._wholes[value] = torch.from_numpy(np.array(numbers))
+
     def _unseen(self, tensor: Any) -> int:
         """A vector over the storage of a tensor that was there before: a constant, with its numbers."""
         elements = tensor.untyped_storage().nbytes() // tensor.element_size()
         value = self.recorder.input(TensorType((elements,), dtype_name(tensor.dtype)), f"constant{len(self.constants)}")
         numbers = None
         if not isinstance(tensor, FakeTensor) and tensor.device.type != "meta":
-            flat = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage(), 0, (elements,), (1,))
-            numbers = (
-                np.array(flat.detach().numpy(force=True))
-                if tensor.dtype is not torch.bfloat16
-                else np.array(flat.detach().double().numpy(force=True))
-            )
+            with unset_fake_temporarily():
+                flat = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage(), 0, (elements,), (1,)).detach()
+                flat = flat.double() if tensor.dtype is torch.bfloat16 else flat
+                numbers = np.array(flat.numpy(force=True))
         self.constants[value] = numbers
         return value
 

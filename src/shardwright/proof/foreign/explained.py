@@ -1,10 +1,9 @@
-"""`blame`: the first op of a wrong program whose value is not one of the single program's.
+"""`Explained`: which values of the single program the values of the ranks are.
 
 Values of the ranks are put together in every way that a sharding could mean (equal on an axis, side by side along a
-dim, to be added up) and looked up among all values of the single program.  A value that is found in some way is
-*explained*.  Not all values of a right program are: a local op may compute a piece of something that the single
-program never has as a whole.  But what leads to a wrong output goes wrong somewhere, and the first op that makes
-something unexplained of what is explained is the place to look at.
+dim, to be added up) and looked up among all values of the single program, also as multiples by a number of ranks.
+Not every value of a right program is found: a local op may compute a piece of something that the single program never
+has as a whole.
 """
 
 from __future__ import annotations
@@ -12,17 +11,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from hashlib import blake2b
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from ...frontends.ranks import Traced
-from ...ir.graph import Node
 from .judging import Mesh
 from .lockstep import combined
 from .numbers import Number, Numbers
-from .proving import Round
+from .rounds import Round
+
+PENDING = "P(sum)"
+WORDS = {"S": "split along dim ", "P": "partial sums"}
 
 
 @dataclass(frozen=True)
@@ -32,21 +35,18 @@ class Found:
     value: int
     way: tuple[str, ...]
     """One for each axis: ``R``, ``S(d)``, ``P(sum)``."""
+    factor: Fraction = Fraction(1)
+    """The ranks' is so many times that value."""
+
+    @property
+    def pending(self) -> tuple[int, ...]:
+        """Axes over which it is still to be added up."""
+        return tuple(axis for axis, how in enumerate(self.way) if how == PENDING)
 
     def said(self, mesh: Mesh) -> str:
-        parts = [f"{how} over {name}" for how, name in zip(self.way, mesh.names) if how != "R"]
-        return ", ".join(parts) or "R"
-
-
-@dataclass(frozen=True)
-class Blamed:
-    """The op where it goes wrong."""
-
-    node: int
-    op: Node
-    result: int
-    operands: tuple[tuple[str, Found | None], ...]
-    """What it reads, by name."""
+        parts = [f"{WORDS.get(how[0], how)}{how[1:] if how[0] == 'S' else ''} over {name}"
+                 for how, name in zip(self.way, mesh.names) if how != "R"]  # fmt: skip
+        return ", ".join(parts) or "whole on every rank"
 
 
 class Explained:
@@ -59,34 +59,46 @@ class Explained:
         self._partners = [_partners(traced) for traced in round.case.ranks]
         """For every rank: its values by what they are called."""
         self._names = {value: name for name, value in self._partners[0].items()}
-        self._known: dict[bytes, int] = {}
+        self._known: dict[bytes, tuple[int, Fraction]] = {}
         for value, number in round.single.items():
-            self._known.setdefault(_digest(number), value)
+            self._known.setdefault(_digest(number), (value, Fraction(1)))
+        for value, number in round.single.items():
+            for factor in self._factors() if number.whole is None else ():
+                scaled = self.numbers.multiply(number, self.numbers.number(float(factor)))
+                self._known.setdefault(_digest(scaled), (value, factor))
         self._found: dict[int, Found | None] = {}
+
+    def _factors(self) -> list[Fraction]:
+        sizes = {*self.mesh.shape, prod(self.mesh.shape)} - {1}
+        return [factor for n in sorted(sizes) for factor in (Fraction(n), Fraction(1, n))]
 
     def of(self, value: int) -> Found | None:
         """What a value of rank 0 is, together with those of the other ranks that are called the same."""
         if value not in self._found:
             parts = self.parts(value)
-            self._found[value] = None if parts is None else next(self._ways(parts), None)
+            ways = [] if parts is None else list(self._ways(parts))
+            self._found[value] = min(ways, key=lambda found: found.factor != 1, default=None)
         return self._found[value]
 
     def parts(self, value: int) -> list[Number] | None:
         """The value on every rank; None if not all have it."""
+        places = self.partners(value)
+        return None if places is None else [values[place] for values, place in zip(self.round.ranks, places)]
+
+    def partners(self, value: int) -> list[int] | None:
+        """The same value on every rank, by the number that it has there."""
         name = self._names[value]
         places = [known.get(name) for known in self._partners]
-        if any(place is None for place in places):
-            return None
-        return [values[place] for values, place in zip(self.round.ranks, places) if place is not None]
+        return None if None in places else [place for place in places if place is not None]
 
     def _ways(self, parts: Sequence[Number]) -> Iterator[Found]:
         grid = np.empty(self.mesh.shape, object)
         for rank, part in enumerate(parts):
             grid[self.mesh.coordinate(rank)] = part
         for number, way in self._assembled(grid, ()):
-            value = self._known.get(_digest(number))
-            if value is not None:
-                yield Found(value, way)
+            known = self._known.get(_digest(number))
+            if known is not None:
+                yield Found(known[0], way, known[1])
 
     def _assembled(self, grid: Any, way: tuple[str, ...]) -> Iterator[tuple[Number, tuple[str, ...]]]:
         """All ways to put a grid together, from its last axis to its first."""
@@ -110,36 +122,6 @@ class Explained:
                 yield from self._assembled(put(lambda row, d=d: _joined(row, d)), (f"S({d})", *way))
         if all(x.shape == row[0].shape and x.whole is None for row in rows for x in row):
             yield from self._assembled(put(lambda row: combined(self.numbers, "sum", row)), ("P(sum)", *way))
-
-
-def blame(round: Round, wrong: Sequence[int]) -> Blamed | None:
-    """Where outputs (by position in rank 0's) begin to be wrong; None if that is not found."""
-    explained = Explained(round)
-    graph = round.case.ranks[0].graph
-    needed = _ancestors(graph.nodes, [graph.outputs[i] for i in wrong])
-    for n in sorted(needed):
-        node = graph.nodes[n]
-        for r, value in enumerate(node.results):
-            if explained.of(value) is not None or not _is_float(round, value):
-                continue
-            reads = [(graph.values[v].name, explained.of(v)) for v in node.inputs]
-            if all(found is not None for _, found in reads):
-                return Blamed(n, node, r, tuple(reads))
-    return None
-
-
-def _is_float(round: Round, value: int) -> bool:
-    return round.ranks[0][value].whole is None
-
-
-def _ancestors(nodes: Sequence[Node], values: Sequence[int]) -> set[int]:
-    wanted = set(values)
-    found = set()
-    for n in range(len(nodes) - 1, -1, -1):
-        if not wanted.isdisjoint(nodes[n].results):
-            found.add(n)
-            wanted.update(nodes[n].inputs)
-    return found
 
 
 def _partners(traced: Traced) -> dict[tuple[Any, ...], int]:

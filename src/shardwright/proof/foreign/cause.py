@@ -1,0 +1,301 @@
+"""`find_cause`: where a wrong program begins to be wrong, and what would mend it.
+
+From a wrong output the way leads back through values that are wrong, too: not found among the single program's, a
+multiple of one, or, if the output is left in partial sums, sums that are still pending.  Where that way ends, an op
+makes something wrong of what is right.  There a few repairs are tried on the traced programs (to add up, to gather, to
+scale, another group, another order), and one under which all that is left behind is right is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from time import process_time
+from typing import Any
+
+from ...errors import VerifyError
+from ...frontends.ranks import COMMUNICATION, Traced
+from ...ir.graph import Graph, Node, Value
+from .explained import Explained, Found
+from .judging import Difference, Mesh
+from .result import Cause
+from .rounds import Round
+
+MOST_TRIALS = 24
+MOST_SECONDS = 20.0
+"""For the search of a repair."""
+
+
+@dataclass(frozen=True)
+class _Repair:
+    said: str
+    ranks: list[Traced]
+
+
+def find_cause(round: Round, differences: Sequence[Difference]) -> Cause | None:
+    """None if the programs of the ranks are too different from each other to tell."""
+    search = _Search(round)
+    labels = {difference.name for difference in differences}
+    left = round.case.ranks[0].left
+    wrong = [i for i, item in enumerate(left) if item.label in labels]
+    found = search.frontier(wrong)
+    if found is None:
+        return None
+    node = search.graph.nodes[found]
+    cause = Cause(node.op, node.source, search.fact(found))
+    start = process_time()
+    for count, repair in enumerate(search.repairs(found, wrong)):
+        if count >= MOST_TRIALS or process_time() - start > MOST_SECONDS:
+            break
+        if _mends(round, repair):
+            return replace(cause, repair=repair.said)
+    return cause
+
+
+def _mends(round: Round, repair: _Repair) -> bool:
+    try:
+        tried = Round(replace(round.case, ranks=repair.ranks), round.turn)
+    except VerifyError:
+        return False
+    return not tried.differences()[0]
+
+
+class _Search:
+    def __init__(self, round: Round) -> None:
+        self.round, self.case = round, round.case
+        self.mesh: Mesh = round.case.mesh
+        self.graph: Graph = round.case.ranks[0].graph
+        self.explained = Explained(round)
+        self.maker = {value: n for n, node in enumerate(self.graph.nodes) for value in node.results}
+
+    # -- where -----------------------------------------------------------------------------------------------
+
+    def frontier(self, wrong: Sequence[int]) -> int | None:
+        """The first op that makes something wrong of what is right, on the way to these outputs."""
+        found: set[int] = set()
+        for i in wrong:
+            found |= self._ends(self.graph.outputs[i])
+        return min(found, default=None)
+
+    def _ends(self, output: int) -> set[int]:
+        end = self.explained.of(output)
+        pending = set() if end is None or end.factor != 1 else set(end.pending)
+        split = end is not None and end.factor == 1 and not pending
+
+        def bad(value: int) -> bool:
+            if self.round.ranks[0][value].whole is not None:
+                return False
+            found = self.explained.of(value)
+            if found is None:
+                return True
+            return found.factor != 1 or not pending.isdisjoint(found.pending)
+
+        seen: set[int] = set()
+        ends: set[int] = set()
+        waiting = [output]
+        while waiting:
+            value = waiting.pop()
+            n = self.maker.get(value)
+            if n is None or n in seen:
+                continue
+            seen.add(n)
+            before = [v for v in self.graph.nodes[n].inputs if bad(v)]
+            waiting += before
+            if not before:
+                ends.add(n)
+        return ends if not split else {self.maker[output]} if output in self.maker else set()
+
+    def fact(self, n: int) -> str:
+        """What is wrong with what an op makes."""
+        node = self.graph.nodes[n]
+        made = self.explained.of(node.results[0]) if node.results else None
+        reads = [self.explained.of(v) for v in node.inputs]
+        pending = sorted({self.mesh.names[axis] for found in reads if found is not None for axis in found.pending})
+        if made is None:
+            because = (
+                f"; it reads partial sums over {', '.join(pending)}" if pending and not _is_collective(node) else ""
+            )
+            return f"its result is nothing that the single program has{because}"
+        if made.factor != 1:
+            return f"its result is {_times(made.factor)} what it should be"
+        if made.pending:
+            axes = ", ".join(self.mesh.names[axis] for axis in made.pending)
+            return f"its result is partial sums over {axes}, which are never added up"
+        return f"its result is {made.said(self.mesh)}"
+
+    # -- repairs ---------------------------------------------------------------------------------------------
+
+    def repairs(self, n: int, wrong: Sequence[int]) -> Iterator[_Repair]:
+        node = self.graph.nodes[n]
+        made = [(value, self.explained.of(value)) for value in node.results]
+        reads = [(value, self.explained.of(value)) for value in dict.fromkeys(node.inputs)]
+        ends = [self.explained.of(self.graph.outputs[i]) for i in wrong]
+        at = f" ({node.source})" if node.source else ""
+        for value, found in (*made, *reads):
+            yield from self._known_repairs(value, found, at)
+        if len(wrong) > 1 and all(found is not None and found.pending for found in ends):
+            yield from self._outputs_reduced(wrong)
+        if _is_collective(node):
+            yield from self._other_collective(n, at)
+        if node.op in ("aten.cat", "aten.stack"):
+            yield from self._other_order(n, at)
+        for value, _ in made:
+            for axis, name in enumerate(self.mesh.names):
+                for how in ("sum", "avg"):
+                    yield from self._reduced(
+                        value, (axis,), how, f"{_REDUCE[how]} over {name} what {node.op} makes{at}"
+                    )
+            for factor in self._factors():
+                yield from self._scaled(value, factor, f"multiply what {node.op} makes by {factor}{at}")
+        yield from self._outputs_reduced(wrong)
+
+    def _outputs_reduced(self, wrong: Sequence[int]) -> Iterator[_Repair]:
+        """All that is wrong in the end, reduced."""
+        labels = [self.case.ranks[0].left[i].label for i in wrong]
+        names = ", ".join(labels[:3]) + (f" and {len(labels) - 3} more" if len(labels) > 3 else "")
+        for axis, name in enumerate(self.mesh.names):
+            for how in ("sum", "avg"):
+                ranks: Sequence[Traced] = self.case.ranks
+                for i in wrong:
+                    ranks = self._on(ranks, i, axis, how)
+                yield _Repair(f"{_REDUCE[how]} {names} over {name}", list(ranks))
+
+    def _on(self, ranks: Sequence[Traced], i: int, axis: int, how: str) -> list[Traced]:
+        """One output of every rank, reduced."""
+        return [
+            _inserted(traced, traced.graph.outputs[i], f"{COMMUNICATION}all_reduce", {
+                "group": self.mesh.group(traced.rank, axis), "reduce": how, "root": 0, "tag": 0,
+                "channel": f"repair{i}", "at": 0,
+            }, as_list=True)
+            for traced in ranks
+        ]  # fmt: skip
+
+    def _known_repairs(self, value: int, found: Found | None, at: str) -> Iterator[_Repair]:
+        """What a value that is almost right asks for."""
+        if found is None:
+            return
+        name = self._called(value)
+        if found.pending:
+            axes = ", ".join(self.mesh.names[axis] for axis in found.pending)
+            yield from self._reduced(value, found.pending, "sum", f"add up {name} over {axes}{at}")
+        if found.factor != 1:
+            yield from self._scaled(value, 1 / found.factor, f"multiply {name} by {1 / found.factor}{at}")
+
+    def _called(self, value: int) -> str:
+        n = self.maker.get(value)
+        return f"%{self.graph.values[value].name}" if n is None else f"what {self.graph.nodes[n].op} makes"
+
+    def _factors(self) -> list[Fraction]:
+        sizes = sorted({*self.mesh.shape} - {1})
+        return [factor for size in sizes for factor in (Fraction(size), Fraction(1, size))]
+
+    def _reduced(self, value: int, axes: Sequence[int], how: str, said: str) -> Iterator[_Repair]:
+        places = self.explained.partners(value)
+        if places is None:
+            return
+        ranks = list(self.case.ranks)
+        for axis in axes:
+            ranks = [
+                _inserted(traced, place, f"{COMMUNICATION}all_reduce", {
+                    "group": self.mesh.group(traced.rank, axis), "reduce": how, "root": 0, "tag": 0,
+                    "channel": f"repair{axis}", "at": 0,
+                }, as_list=True)
+                for traced, place in zip(ranks, places)
+            ]  # fmt: skip
+        yield _Repair(said, ranks)
+
+    def _scaled(self, value: int, factor: Fraction, said: str) -> Iterator[_Repair]:
+        places = self.explained.partners(value)
+        if places is not None:
+            attrs = {"other": float(factor)}
+            ranks = [_inserted(t, place, "aten.mul.Scalar", attrs) for t, place in zip(self.case.ranks, places)]
+            yield _Repair(said, ranks)
+
+    def _other_collective(self, n: int, at: str) -> Iterator[_Repair]:
+        """Another reduction, another group, or none."""
+        node = self.graph.nodes[n]
+        places = self.explained.partners(node.results[0]) if node.results else None
+        if places is None:
+            return
+        attrs = dict(node.attrs)
+        for how in ("sum", "avg", "max"):
+            if attrs["reduce"] and how != attrs["reduce"]:
+                yield _Repair(f"reduce by {how}, not {attrs['reduce']}{at}", self._changed(places, {"reduce": how}))
+        for axis, name in enumerate(self.mesh.names):
+            if len(self.mesh.names) > 1 and len(self.mesh.group(0, axis)) == len(tuple(attrs["group"])):  # type: ignore[arg-type]
+                yield _Repair(f"use the group of {name}{at}", self._changed(places, {}, axis))
+
+    def _changed(self, places: Sequence[int], changes: Mapping[str, Any], axis: int | None = None) -> list[Traced]:
+        made = []
+        for traced, place in zip(self.case.ranks, places):
+            more: dict[str, Any] = dict(changes)
+            if axis is not None:
+                more.update(group=self.mesh.group(traced.rank, axis), channel="repair")
+            nodes = [
+                replace(node, attrs=tuple(sorted({**dict(node.attrs), **more}.items())))
+                if place in node.results
+                else node
+                for node in traced.graph.nodes
+            ]
+            made.append(replace(traced, graph=replace(traced.graph, nodes=tuple(nodes))))
+        return made
+
+    def _other_order(self, n: int, at: str) -> Iterator[_Repair]:
+        places = self.explained.partners(self.graph.nodes[n].results[0])
+        parts = self.graph.nodes[n].operands[0]
+        if places is None or not isinstance(parts, tuple) or len(parts) > 8:
+            return
+        for said, order in _orders(len(parts)):
+            made = []
+            for traced, place in zip(self.case.ranks, places):
+                nodes = []
+                for node in traced.graph.nodes:
+                    if place in node.results and isinstance(node.operands[0], tuple):
+                        node = replace(node, operands=(tuple(node.operands[0][i] for i in order),))
+                    nodes.append(node)
+                made.append(replace(traced, graph=replace(traced.graph, nodes=tuple(nodes))))
+            yield _Repair(f"put the parts {said}{at}", made)
+
+
+_REDUCE = {"sum": "add up", "avg": "average"}
+
+
+def _orders(count: int) -> Iterator[tuple[str, list[int]]]:
+    yield "in the opposite order", list(reversed(range(count)))
+    for rows in range(2, count):
+        if count % rows == 0:
+            columns = count // rows
+            order = [row * columns + column for column in range(columns) for row in range(rows)]
+            yield f"in the order of {rows} rows taken by columns", order
+
+
+def _times(factor: Fraction) -> str:
+    return f"{factor} times" if factor > 1 else f"1/{factor.denominator} of"
+
+
+def _is_collective(node: Node) -> bool:
+    return node.op.startswith(COMMUNICATION)
+
+
+def _inserted(traced: Traced, value: int, op: str, attrs: Mapping[str, Any], as_list: bool = False) -> Traced:
+    """The program with an op on a value, whose result everybody reads instead."""
+    graph = traced.graph
+    new = len(graph.values)
+    type = graph.values[value].type
+    at = next((n for n, node in enumerate(graph.nodes) if value in node.results), -1) + 1
+
+    def swap(operand: object) -> object:
+        if isinstance(operand, tuple):
+            return tuple(new if v == value else v for v in operand)
+        return new if operand == value else operand
+
+    later = [replace(node, operands=tuple(swap(o) for o in node.operands)) for node in graph.nodes[at:]]  # type: ignore[misc]
+    made = Node(op, ((value,) if as_list else value,), (new,), tuple(sorted(attrs.items())))
+    changed = replace(
+        graph,
+        values=(*graph.values, Value(new, type, f"repair{new}")),
+        nodes=(*graph.nodes[:at], made, *later),
+        outputs=tuple(new if v == value else v for v in graph.outputs),
+    )
+    return replace(traced, graph=changed)

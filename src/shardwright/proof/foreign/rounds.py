@@ -1,0 +1,129 @@
+"""`Case`, what is to be judged, and `Round`: single program and ranks, run once over a field."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import numpy as np
+
+from ...errors import VerifyError
+from ...frontends.ranks import CONSTANT, OUTPUT, Given, Left, Traced
+from .calls import Kernels
+from .judging import Difference, Mesh, compare
+from .lockstep import Lockstep, Values
+from .meanings import Meanings
+from .numbers import PRIMES, Number, Numbers
+
+
+@dataclass
+class Case:
+    """What is to be judged."""
+
+    single: Traced
+    ranks: Sequence[Traced]
+    mesh: Mesh
+    kernels: Kernels
+    placed: tuple[tuple[str, str], ...] = ()
+
+    def key(self) -> int:
+        """Chooses primes and functions: the same for the same program."""
+        text = repr([(node.op, node.attrs) for node in self.single.graph.nodes])
+        return int.from_bytes(blake2b(text.encode(), digest_size=6).digest(), "little")
+
+
+class Round:
+    """One prime, one set of functions, one set of random tensors."""
+
+    def __init__(self, case: Case, turn: int) -> None:
+        key = case.key() + turn
+        self.case = case
+        self.numbers = Numbers(PRIMES[(key * 7 + turn) % len(PRIMES)], key)
+        self.meanings = Meanings(self.numbers, case.kernels)
+        self._whole: dict[str, Number] = {}
+        self.turn = turn
+        single = Lockstep([case.single], self.meanings, self.given_whole)
+        self.single: Values = single.run()[0]
+        self.ranks = Lockstep(case.ranks, self.meanings, self.given_part).run()
+
+    def given_whole(self, given: Given, rank: int) -> Number:
+        return self._constant(given, self.case.single) or self.whole(given.name)
+
+    def given_part(self, given: Given, rank: int) -> Number:
+        found = self._constant(given, self.case.ranks[rank])
+        if found is not None:
+            return found
+        whole = self.whole(given.name)
+        return whole if given.placed is None else whole.map(given.placed.of)
+
+    def _constant(self, given: Given, traced: Traced) -> Number | None:
+        """Numbers that are known: constants, and whole numbers that are given."""
+        at = traced.given.index(given)
+        type = traced.graph.type(traced.graph.inputs[at])
+        if given.kind == CONSTANT or type.dtype == "bool" or type.dtype[:1] in ("i", "u"):
+            if given.numbers is None:
+                raise VerifyError(f"{given.name} has no numbers", help="give inputs with numbers, on the CPU")
+            return self.meanings.constant(given.numbers.reshape(type.shape), type.dtype)
+        return None
+
+    def whole(self, name: str) -> Number:
+        """A random tensor for every name."""
+        if name not in self._whole:
+            single = self.case.single
+            at = next(i for i, given in enumerate(single.given) if given.name == name)
+            type = single.graph.type(single.graph.inputs[at])
+            seed = int.from_bytes(blake2b(name.encode(), digest_size=6).digest(), "little")
+            generator = np.random.default_rng([seed, self.turn, self.numbers.prime])
+            self._whole[name] = self.numbers.random(generator, type.shape, type.dtype)
+        return self._whole[name]
+
+    def left(self) -> list[tuple[tuple[Left, Number], list[tuple[Left, Number]]]]:
+        """What is left behind, with what the ranks leave of the same name."""
+        single = self.case.single
+        found = []
+        for left, value in zip(single.left, single.graph.outputs):
+            ranks = []
+            for traced, values in zip(self.case.ranks, self.ranks):
+                place = _find(traced, left)
+                if place is not None:
+                    ranks.append((traced.left[place], values[traced.graph.outputs[place]]))
+            found.append(((left, self.single[value]), ranks))
+        return found
+
+    def differences(self) -> tuple[list[Difference], list[tuple[str, str]]]:
+        """What is wrong, and how the rest is placed."""
+        case = self.case
+        wrong: list[Difference] = []
+        right: list[tuple[str, str]] = []
+        for (left, whole), ranks in self.left():
+            if len(ranks) < len(case.ranks):
+                missing = [t.rank for t in case.ranks if _find(t, left) is None]
+                fact = "is not there" if left.kind == OUTPUT else "is missing"
+                wrong.append(Difference(left.label, left.kind, fact, tuple(missing)))
+                continue
+            found, placed = compare(self.numbers, case.mesh, (left, whole), ranks)
+            if found is not None:
+                wrong.append(found)
+            else:
+                right.append((left.label, placed))
+        for extra in _extra(case.single, case.ranks):
+            wrong.append(Difference(extra.label, extra.kind, "is not left by the single program"))
+        return wrong, right
+
+
+def _find(traced: Traced, wanted: Left) -> int | None:
+    for i, left in enumerate(traced.left):
+        if (left.kind, left.name) == (wanted.kind, wanted.name):
+            return i
+    return None
+
+
+def _extra(single: Traced, ranks: Sequence[Traced]) -> list[Left]:
+    known = {(left.kind, left.name) for left in single.left}
+    found: dict[tuple[str, str], Left] = {}
+    for traced in ranks:
+        for left in traced.left:
+            if (left.kind, left.name) not in known:
+                found.setdefault((left.kind, left.name), left)
+    return list(found.values())
