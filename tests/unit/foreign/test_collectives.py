@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard
@@ -32,3 +33,18 @@ def test_gradients_may_be_divided_by_any_factor(factor: int, right: bool) -> Non
     proof = swt.prove(parallel, like=linear(), mesh={"dp": 2}, inputs=(X,), placements={"input": Shard(0)},
                       loss=lambda out: out.square().sum())  # fmt: skip
     assert proof.proven is right
+
+
+def test_an_average_of_whole_numbers_is_one() -> None:
+    """Of 7 and 0 it is 3, and not 3.5."""
+
+    def parallel(mesh: Any) -> Any:
+        def step(x: Any, n: Any) -> Any:
+            n = n * (1 - dist.get_rank())
+            dist.all_reduce(n, op=dist.ReduceOp.AVG)
+            return x * n
+
+        return step
+
+    inputs = X, torch.tensor([7, -7, 2, 1, 0, 4])
+    assert swt.prove(parallel, like=lambda x, n: x * torch.tensor([3, -3, 1, 0, 0, 2]), mesh={"dp": 2}, inputs=inputs)

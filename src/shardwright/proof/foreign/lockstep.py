@@ -148,9 +148,12 @@ def combined(numbers: Numbers, kind: str, parts: Sequence[Number]) -> Number:
         held = [part.whole for part in parts]
         ways: dict[str, Any] = {
             "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum, "band": np.bitwise_and,
-            "bor": np.bitwise_or, "bxor": np.bitwise_xor,
+            "bor": np.bitwise_or, "bxor": np.bitwise_xor, "avg": np.add,
         }  # fmt: skip
-        return replace(parts[0], whole=reduce(ways[kind], held))
+        whole = reduce(ways[kind], held)
+        if kind == "avg":  # of whole numbers it is one, towards 0
+            whole = np.trunc(whole / len(held)).astype(whole.dtype)
+        return replace(parts[0], whole=whole)
     if kind in ("max", "min"):
         return reduce(lambda x, y: one_of(numbers, 1 if kind == "max" else -1, x, y), parts)
     if kind == "prod":
