@@ -145,7 +145,7 @@ def _as_it_was(known: Mapping[int, Any], node: Node, operands: Sequence[Any], ma
 def combined(numbers: Numbers, kind: str, parts: Sequence[Number]) -> Number:
     """Parts put together by a reduction."""
     if all(part.whole is not None for part in parts):
-        held = [part.whole for part in parts]
+        held = [np.asarray(part.whole) for part in parts]
         ways: dict[str, Any] = {
             "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum, "band": np.bitwise_and,
             "bor": np.bitwise_or, "bxor": np.bitwise_xor, "avg": np.add,

@@ -1,14 +1,13 @@
 """`Memory`: which value every tensor shows, by the storage that it lies in.
 
 Foreign programs write through views, flat buffers, ``.data`` and resized storages, so a tensor is known by where it
-lies: a storage, an offset, sizes and strides.  A storage has a value that covers it, and for other layouts the value
-that was last seen there.  A write counts as one to the storage; a layout that has missed it is read anew, as a strided
-view of what covers the storage now.
+lies: a storage, an offset, sizes and strides.  A storage is made of *pieces*, stretches that were written at once; what
+is read as it was written is the value that was written, and what is read otherwise is put together from pieces.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -24,15 +23,24 @@ Layout = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass
+class _Piece:
+    """A stretch of memory, and the value whose elements stand there in order."""
+
+    start: int
+    stop: int
+    value: int
+
+
+@dataclass
 class _Storage:
     alive: Any
     """Kept, lest another storage comes to lie at the same address."""
     dtype: str
     elements: int
-    flat: int | None = None
-    """The value that covers it, as a vector."""
+    pieces: list[_Piece] = field(default_factory=list)
+    """In order; what lies between them is not written."""
     shown: dict[Layout, int] = field(default_factory=dict)
-    """What other layouts show, all of the present state."""
+    """What layouts show, all of the present state."""
 
 
 class Memory:
@@ -52,47 +60,70 @@ class Memory:
 
     def value(self, tensor: Any) -> int:
         """What a tensor shows now."""
-        held = self._storage(tensor)
-        return self._read(held, _layout(tensor))
+        return self._read(self._storage(tensor), _layout(tensor))
 
     def make(self, tensor: Any, value: int) -> None:
         """A tensor that shows a value; it may be a view of one that is known."""
         held = self._storage(tensor, new=True)
         self._check_type(held, tensor)
-        held.shown[_layout(tensor)] = value
+        layout = _layout(tensor)
+        if not held.pieces:
+            self._put(held, layout, value)
+        held.shown[layout] = value
 
     def write(self, tensor: Any, value: int) -> None:
         """From now on the tensor shows the value, and so does, in its part, whatever lies in the same memory."""
         held = self._storage(tensor, new=True)
         self._check_type(held, tensor)
         layout = _layout(tensor)
-        if not prod(layout[1]):  # a part without elements is written, too: other ranks leave theirs
+        if prod(layout[1]):
+            self._put(held, layout, value)
+            held.shown = {layout: value}
+        else:  # a part without elements is written, too: other ranks leave theirs
             held.shown[layout] = value
-            return
-        if not _covers(layout, held.elements):
-            flat = self._read(held, (0, (held.elements,), (1,)))
+
+    def _put(self, held: _Storage, layout: Layout, value: int) -> None:
+        start, stop = layout[0], layout[0] + prod(layout[1])
+        order = _dense(layout)
+        if order is None:  # spread over other elements: all of the memory becomes one piece
+            flat = self._stretch(held, 0, held.elements)
             attrs = {"storage_offset": layout[0], "size": layout[1], "stride": layout[2]}
             type = TensorType((held.elements,), held.dtype)
-            held.flat = self._recorder.node("aten.as_strided_scatter", [flat, value], [type], attrs)[0]
-            held.shown = {}
-        else:
-            held.flat, held.shown = None, {}
-        held.shown[layout] = value
+            made = self._recorder.node("aten.as_strided_scatter", [flat, value], [type], attrs)[0]
+            held.pieces = [_Piece(0, held.elements, made)]
+            return
+        kept: list[_Piece] = []
+        for piece in held.pieces:
+            if piece.stop <= start or piece.start >= stop:
+                kept.append(piece)
+                continue
+            for a, b in ((piece.start, min(piece.stop, start)), (max(piece.start, stop), piece.stop)):
+                if a < b:  # what is left of a piece that is partly written over
+                    kept.append(_Piece(a, b, self._part(held, piece, a, b)))
+        kept.append(_Piece(start, stop, self._in_order(value, layout, order, held.dtype)))
+        held.pieces = sorted(kept, key=lambda piece: piece.start)
+
+    def _in_order(self, value: int, layout: Layout, order: Sequence[int], dtype: str) -> int:
+        """The value with its dims in the order in which they lie."""
+        if list(order) == list(range(len(order))):
+            return value
+        shape = tuple(layout[1][d] for d in order)
+        return self._node("aten.permute", value, shape, dtype, {"dims": tuple(order)})
 
     def _storage(self, tensor: Any, new: bool = False) -> _Storage:
         storage = tensor.untyped_storage()
         held = self._storages.get(storage._cdata)
         elements = storage.nbytes() // tensor.element_size()
-        if held is None or (held.elements != elements and not held.elements):
+        if held is None:
             held = self._storages[storage._cdata] = _Storage(storage, dtype_name(tensor.dtype), elements)
             if not new:
-                held.flat = self._unseen(tensor)
-            elif elements > tensor.numel():
-                held.flat = unwritten(self._recorder, TensorType((elements,), held.dtype))
-        elif held.elements != elements:  # resized: what is there now was not written by anybody
-            held.elements, held.shown = elements, {}
-            held.flat = unwritten(self._recorder, TensorType((elements,), held.dtype))
+                held.pieces = [_Piece(0, elements, self._unseen(tensor))]
+        elif held.elements != elements and held.dtype == dtype_name(tensor.dtype):
+            # Resized: what is there now was not written by anybody.
+            held.elements, held.pieces, held.shown = elements, [], {}
         return held
+
+    # -- reading ----------------------------------------------------------------------------------------------
 
     def _read(self, held: _Storage, layout: Layout) -> int:
         found = held.shown.get(layout)
@@ -101,33 +132,50 @@ class Memory:
         return found
 
     def _read_anew(self, held: _Storage, layout: Layout) -> int:
-        flat: Layout = (0, (held.elements,), (1,))
-        if layout == flat and held.flat is not None:
-            return held.flat
-        whole = held.flat
-        if whole is None:
-            base = next((known for known in held.shown if _contiguous(known, held.elements)), None)
-            if base is not None:
-                if layout[0] == 0 and _contiguous(layout, held.elements):
-                    return self._node("aten.view", held.shown[base], layout[1], held.dtype, {"size": layout[1]})
-                whole = self._node("aten.view", held.shown[base], flat[1], held.dtype, {"size": flat[1]})
-            else:
-                whole = self._gathered(held)
-            held.flat = whole
-            if layout == flat:
-                return whole
-        attrs = {"storage_offset": layout[0], "size": layout[1], "stride": layout[2]}
-        return self._node("aten.as_strided", whole, layout[1], held.dtype, attrs)
+        offset, size, stride = layout
+        order = _dense(layout)
+        if order is None:
+            flat = self._stretch(held, 0, held.elements)
+            attrs = {"storage_offset": offset, "size": size, "stride": stride}
+            return self._node("aten.as_strided", flat, size, held.dtype, attrs)
+        found = self._stretch(held, offset, offset + prod(size))
+        shape = tuple(size[d] for d in order)
+        found = self._shaped(found, shape, held.dtype)
+        if list(order) == list(range(len(order))):
+            return found
+        back = tuple(order.index(d) for d in range(len(order)))
+        return self._node("aten.permute", found, size, held.dtype, {"dims": back})
 
-    def _gathered(self, held: _Storage) -> int:
-        """A storage that is covered by a layout which is not in order: transposed, say."""
-        for layout, value in held.shown.items():
-            if _covers(layout, held.elements):
-                order = sorted(range(len(layout[1])), key=lambda d: (-layout[2][d], -layout[1][d]))
-                shape = tuple(layout[1][d] for d in order)
-                moved = self._node("aten.permute", value, shape, held.dtype, {"dims": tuple(order)})
-                return self._node("aten.view", moved, (held.elements,), held.dtype, {"size": (held.elements,)})
-        return unwritten(self._recorder, TensorType((held.elements,), held.dtype))
+    def _stretch(self, held: _Storage, start: int, stop: int) -> int:
+        """The elements from one place to another, in order: a piece as it is, or a vector of several."""
+        parts: list[int] = []
+        at = start
+        for piece in held.pieces:
+            if piece.stop <= start or piece.start >= stop:
+                continue
+            if piece.start > at:
+                parts.append(unwritten(self._recorder, TensorType((piece.start - at,), held.dtype)))
+            parts.append(self._part(held, piece, max(piece.start, start), min(piece.stop, stop)))
+            at = min(piece.stop, stop)
+        if at < stop or not parts:
+            parts.append(unwritten(self._recorder, TensorType((stop - at,), held.dtype)))
+        if len(parts) == 1:
+            return parts[0]
+        flat = tuple(self._shaped(part, None, held.dtype) for part in parts)
+        return self._recorder.node("aten.cat", [flat], [TensorType((stop - start,), held.dtype)], {"dim": 0})[0]
+
+    def _part(self, held: _Storage, piece: _Piece, start: int, stop: int) -> int:
+        if (start, stop) == (piece.start, piece.stop):
+            return piece.value
+        flat = self._shaped(piece.value, None, held.dtype)
+        attrs = {"dim": 0, "start": start - piece.start, "end": stop - piece.start, "step": 1}
+        return self._node("aten.slice.Tensor", flat, (stop - start,), held.dtype, attrs)
+
+    def _shaped(self, value: int, shape: tuple[int, ...] | None, dtype: str) -> int:
+        """The value in another shape; without one, as a vector."""
+        known = self._recorder.types[value].shape
+        shape = (prod(known),) if shape is None else shape
+        return value if known == shape else self._node("aten.view", value, shape, dtype, {"size": shape})
 
     def _node(self, op: str, value: int, shape: tuple[int, ...], dtype: str, attrs: dict[str, Any]) -> int:
         return self._recorder.node(op, [value], [TensorType(shape, dtype)], attrs, [(0, 0)])[0]
@@ -135,12 +183,13 @@ class Memory:
     def _check_type(self, held: _Storage, tensor: Any) -> None:
         if held.dtype == dtype_name(tensor.dtype):
             return
-        if held.shown or held.flat is not None:
+        if held.pieces:
             raise TraceError(
                 f"memory that holds {held.dtype} is used as {dtype_name(tensor.dtype)}",
                 help="bytes of numbers have no meaning in a proof; keep one element type in a buffer",
             )
         held.dtype = dtype_name(tensor.dtype)
+        held.elements = tensor.untyped_storage().nbytes() // tensor.element_size()
 
 
 def unwritten(recorder: Recorder, type: TensorType) -> int:
@@ -155,26 +204,18 @@ def _layout(tensor: Any) -> Layout:
     return tensor.storage_offset(), shape, strides
 
 
-def _contiguous(layout: Layout, elements: int) -> bool:
-    offset, shape, strides = layout
-    if offset or prod(shape) != elements:
-        return False
+def _dense(layout: Layout) -> list[int] | None:
+    """The dims in the order in which they lie, outermost first, if they fill a stretch of memory; else None."""
+    _, shape, strides = layout
+    if 0 in shape:
+        return list(range(len(shape)))
+    wide = [d for d in range(len(shape)) if shape[d] != 1]
     step = 1
-    for size, stride in zip(reversed(shape), reversed(strides)):
-        if size != 1 and stride != step:
-            return False
-        step *= size
-    return True
-
-
-def _covers(layout: Layout, elements: int) -> bool:
-    """Whether every element of the storage is shown once."""
-    offset, shape, strides = layout
-    if offset or prod(shape) != elements:
-        return False
-    step = 1
-    for stride, size in sorted((stride, size) for size, stride in zip(shape, strides) if size != 1):
-        if stride != step:
-            return False
-        step *= size
-    return True
+    for d in sorted(wide, key=lambda d: (strides[d], -d)):
+        if strides[d] != step:
+            return None
+        step *= shape[d]
+    inner = sorted(wide, key=lambda d: (-strides[d], d))
+    if inner == wide:  # as they are, ones included
+        return list(range(len(shape)))
+    return [*(d for d in range(len(shape)) if shape[d] == 1), *inner]
