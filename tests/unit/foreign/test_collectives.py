@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -12,6 +13,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard
 
 import shardwright.torch as swt
+from shardwright.errors import VerifyError
+from shardwright.proof.foreign.lockstep import combined
+from shardwright.proof.foreign.numbers import PRIMES, Numbers
 
 X = torch.arange(48.0).reshape(8, 6).sin()
 
@@ -48,3 +52,11 @@ def test_an_average_of_whole_numbers_is_one() -> None:
 
     inputs = X, torch.tensor([7, -7, 2, 1, 0, 4])
     assert swt.prove(parallel, like=lambda x, n: x * torch.tensor([3, -3, 1, 0, 0, 2]), mesh={"dp": 2}, inputs=inputs)
+
+
+def test_unequal_parts_are_not_reduced() -> None:
+    """As a repair may try to."""
+    numbers = Numbers(PRIMES[0], 1)
+    parts = [numbers.number(np.zeros(size)) for size in (3, 2)]
+    with pytest.raises(VerifyError, match=r"parts of \[3\], \[2\] are reduced to one"):
+        combined(numbers, "sum", parts)

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import shardwright.torch as swt
 from shardwright.proof.foreign.numbers import PRIMES, Numbers
@@ -43,3 +45,37 @@ def test_a_factor_may_be_computed_in_another_order() -> None:
 
     assert swt.prove(parallel, like=lambda x: x * 0.8, mesh={"dp": 2}, inputs=(x,))
     assert not swt.prove(parallel, like=lambda x: x * 0.8001, mesh={"dp": 2}, inputs=(x,))
+
+
+@pytest.mark.parametrize("square", [2.0, 8.0, 1 / 8, 0.12, 210.0, 2 / 3])
+def test_roots_of_small_numbers_are_roots(square: float) -> None:
+    """Scores are divided by the root of a size, norms by that of a number of ranks."""
+    for prime in PRIMES[:3]:
+        numbers = Numbers(prime, 1)
+        root, whole = numbers.number(square**0.5), numbers.number(square)
+        assert numbers.multiply(root, numbers.number(square**0.5)).residue == whole.residue
+        assert numbers.multiply(root, numbers.number(square**-0.5)).residue == 1
+        assert numbers.negative(root).residue == numbers.number(-(square**0.5)).residue
+
+
+def test_gradients_are_clipped_by_a_norm_of_parts_and_copies() -> None:
+    """What every rank has counts on each of them for its share, by way of the root of their number."""
+
+    def model() -> Any:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 6))
+
+    def step_of(model: Any) -> Any:
+        def step(x: Any) -> Any:
+            model(x).square().mean().backward()
+            return nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+
+        return step
+
+    def parallel(mesh: Any) -> Any:
+        return step_of(parallelize_module(model(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()}))
+
+    x = torch.arange(24.0).reshape(4, 6).sin()
+    for ranks in (2, 3):
+        proof = swt.prove(parallel, like=step_of(model()), mesh={"tp": ranks}, inputs=(x,))
+        assert proof, proof

@@ -144,6 +144,8 @@ def _as_it_was(known: Mapping[int, Any], node: Node, operands: Sequence[Any], ma
 
 def combined(numbers: Numbers, kind: str, parts: Sequence[Number]) -> Number:
     """Parts put together by a reduction."""
+    if any(part.shape != parts[0].shape for part in parts):
+        raise VerifyError(f"parts of {', '.join(str(list(part.shape)) for part in parts)} are reduced to one")
     if all(part.whole is not None for part in parts):
         held = [np.asarray(part.whole) for part in parts]
         ways: dict[str, Any] = {

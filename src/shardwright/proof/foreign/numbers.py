@@ -16,39 +16,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
-from functools import lru_cache
-from math import isfinite
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..modular import INFINITE_HEIGHT, Field, FieldArray, Floats, is_prime
+from .constants import constant, has_roots
 
 Array = NDArray[Any]
 LARGEST = 1 << 18
 """Products of residues stay so small that some 100,000 of them can be summed in float64."""
-PRIMES = tuple(p for p in range(LARGEST - 1, LARGEST - 2048, -4) if is_prime(p))
-"""Minus one is no square modulo these, so that complex numbers are a field, too."""
-
-
-SHORT = {53: 1 << 10, 24: 1 << 6}
-"""Denominators of fractions that are looked for, by the bits of a number: few enough that none is met by chance."""
-
-
-@lru_cache(maxsize=65536)
-def nearby(value: float, bits: int) -> float:
-    """The short fraction that a number would be but for some roundings where the program computed it, or the number.
-
-    >>> nearby(0.0875 * 8 / 7, 53), nearby(3.14159, 53)
-    (0.1, 3.14159)
-    """
-    if not isfinite(value):
-        return value
-    exact = Fraction(value)
-    short = exact.limit_denominator(SHORT[bits])
-    return float(short) if abs(short - exact) <= abs(exact) * Fraction(4, 1 << bits) else value
+PRIMES = tuple(p for p in range(LARGEST - 1, LARGEST - (1 << 15), -4) if has_roots(p) and is_prime(p))
+"""Minus one is no square modulo these, so that complex numbers are a field, too; small numbers are squares."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,13 +90,10 @@ class Numbers:
         with np.errstate(all="ignore"):
             values, back = np.unique(numbers.astype(np.float64), return_inverse=True)
         bits = 53 if numbers.dtype == np.float64 else 24
-        pairs = np.array([self._constant(float(value), bits) for value in values], np.float64).reshape(-1, 2)
+        pairs = np.array([constant(self.field, float(value), bits) for value in values], np.float64).reshape(-1, 2)
         residue, height = (pairs[back.reshape(-1), i].reshape(numbers.shape) for i in (0, 1))
-        return Number(dtype, None, residue, height)
-
-    def _constant(self, value: float, bits: int) -> tuple[float, float]:
-        near = nearby(value, bits)
-        return self.field.constant(near, bits if near == value else 53)
+        square = self.mod(residue**2) if (values > 0).all() else None  # so that a root times a number is a root
+        return Number(dtype, None, residue, height, square=square)
 
     def number(self, value: Any) -> Number:
         """One that stands in the program as an attribute."""
