@@ -79,3 +79,14 @@ def test_gradients_are_clipped_by_a_norm_of_parts_and_copies() -> None:
     for ranks in (2, 3):
         proof = swt.prove(parallel, like=step_of(model()), mesh={"tp": ranks}, inputs=(x,))
         assert proof, proof
+
+
+def test_a_maximum_with_its_place_may_be_subtracted() -> None:
+    """Its place is as it was in the run, and it is a maximum all the same."""
+
+    def by_hand(x: Any) -> Any:
+        e = (x - x.max(dim=-1, keepdim=True).values).exp()
+        return e / e.sum(-1, keepdim=True)
+
+    x = torch.arange(12.0).reshape(4, 3).sin()
+    assert swt.prove(lambda mesh: by_hand, like=lambda x: x.softmax(-1), mesh={"dp": 2}, inputs=(x,))

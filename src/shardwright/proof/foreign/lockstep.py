@@ -80,7 +80,7 @@ class Lockstep:
             rows = [("op", node.op), ("rank", str(traced.rank))]
             rows += [("at", str(node.source))] if node.source else []
             raise VerifyError(f"{node.op} cannot be computed over a field: {error}", rows=rows) from error
-        return _as_it_was(traced.known, node, operands, made)
+        return _as_it_was(self.meanings.numbers, traced.known, node, operands, made)
 
     # -- collectives ------------------------------------------------------------------------------------------
 
@@ -124,7 +124,9 @@ class Lockstep:
         )
 
 
-def _as_it_was(known: Mapping[int, Any], node: Node, operands: Sequence[Any], made: list[Number]) -> list[Number]:
+def _as_it_was(
+    numbers: Numbers, known: Mapping[int, Any], node: Node, operands: Sequence[Any], made: list[Number]
+) -> list[Number]:
     """Places that followed from floats are those of the run, and what stands there is what stood there."""
     if not any(value in known for value in node.results):
         return made
@@ -138,7 +140,8 @@ def _as_it_was(known: Mapping[int, Any], node: Node, operands: Sequence[Any], ma
         keep = len(at.shape) == len(x.shape)
         index = at if keep else np.expand_dims(at, dim)
         found = x.map(lambda part: np.take_along_axis(part, index, dim) if part.ndim else part)
-        made[0] = found if keep else found.map(lambda part: part.squeeze(dim))
+        found = found if keep else found.map(lambda part: part.squeeze(dim))
+        made[0] = found if made[0].exp is None else numbers.remembered(found)  # a maximum is still one
     return made
 
 
