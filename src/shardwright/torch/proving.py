@@ -50,11 +50,15 @@ def prove(
     them, in PyTorch's words: ``{"x": Shard(0)}``, or one placement for each axis of the mesh.  Arguments are whole if
     nothing is said.  DTensors say it themselves, parameters are found by their names and numbers.
     """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # tensors are small, and threads that wait for work cost more than they do
     try:
         case = _Proving(parallel, like, mesh, inputs, placements or {}, loss).case()
+        return judge(case)
     except TraceError as error:
         return ParallelProof(fact=error.fact, rows=tuple(error.rows), help=error.help or "")
-    return judge(case)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _mesh_of(mesh: Any) -> Mesh:

@@ -91,7 +91,8 @@ class Recorder:
     ) -> Graph:
         """``updates`` are pairs (position in inputs, value): they become outputs after ``outputs``.
 
-        Ops whose names begin with ``keep`` stay, whether or not anything comes of them here.
+        With ``keep``, ops whose names begin so stay, whether or not anything comes of them here, and inputs that
+        nobody reads go.
         """
         wanted = set(outputs) | {value for _, value in updates}
         alive: list[Recorded] = []
@@ -101,7 +102,12 @@ class Recorder:
                 alive.append(node)
         self.phases = tuple(node.phase for node in reversed(alive))
         builder = GraphBuilder(name)
-        known = {value: builder.input(self.types[value], name=label) for value, label in self.inputs}
+        used = wanted.union(*(node.reads() for node in alive)) if keep is not None else None
+        known = {
+            value: builder.input(self.types[value], name=label)
+            for value, label in self.inputs
+            if used is None or value in used
+        }
         for node in reversed(alive):
             operands = [
                 tuple(known[item] for item in operand) if isinstance(operand, tuple)

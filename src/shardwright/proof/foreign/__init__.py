@@ -11,10 +11,12 @@ behind is put together by its placements and compared to the last digit.  Nothin
 | `rounds` | `Case`, what is judged; `Round`, one run of all of it over a field |
 | `explained` | which values of the single program the values of the ranks are |
 | `cause` | where a wrong program begins to be wrong, and what would mend it |
+| `smaller` | a case at smaller sizes |
 | `lockstep` | all ranks over a field, meeting at collectives |
 | `numbers` | `Number`, `Numbers`: residues, with exponentials, logarithms and roots that keep their laws |
 | `constants` | a program's constants, as they were before they were rounded |
 | `meanings` | what ATen's ops mean: by a few mechanisms |
+| `moving` | the commonest movements, without asking the frontend |
 | `calls` | one call, and what the tables below share |
 | `arithmetic`, `order`, `attention` | ops by name: sums to roots; comparisons, choice and lookup; fused attention |
 

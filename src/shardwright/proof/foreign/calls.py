@@ -25,6 +25,10 @@ class Kernels(Protocol):
         """What an op is made of, from the types of its operands; None if that is not known."""
         ...
 
+    def shapes(self, op: str, attrs: Mapping[str, Any], operands: Sequence[Any]) -> list[tuple[int, ...]]:
+        """The shapes of an op's results, from the types of its operands."""
+        ...
+
     def pointwise(self, op: str) -> bool: ...
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ...ir.graph import Graph, TensorType
-from . import arithmetic, attention, order
+from . import arithmetic, attention, moving, order
 from .calls import Calling, Kernels, Meaning
 from .numbers import Array, Number, Numbers
 
@@ -114,6 +114,13 @@ class Meanings:
 
     def moved(self, call: Calling, operands: Sequence[Operand]) -> list[Number]:
         """Run the op on places, counted from 1 through all operands that are not indices; 0 is a zero."""
+        plain = moving.MOVES.get(call.op)
+        if plain is not None and isinstance(operands[0], Number):
+            return plain(operands[0], call)
+        if call.op == "aten.cat":
+            parts = [x for x in flatten(operands) if len(x.shape) == len(call.shape)]
+            if all(x.whole is None and x.exp is None and x.square is None for x in parts):
+                return [moving.joined(parts, call.attrs["dim"])]
         sources: list[Number] = []
 
         def place(x: Number) -> Array:

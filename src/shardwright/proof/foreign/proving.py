@@ -11,6 +11,7 @@ from ..certificate import Trusted
 from .cause import find_cause
 from .result import ParallelCertificate, ParallelProof
 from .rounds import Case, Round
+from .smaller import reduced
 
 ROUNDS = 2
 AFFORDABLE = 1 << 27
@@ -20,6 +21,8 @@ AFFORDABLE = 1 << 27
 def judge(case: Case, rounds: int = ROUNDS) -> ParallelProof:
     """The answer."""
     smaller: tuple[tuple[int, int], ...] = ()
+    if elements(case) > AFFORDABLE:
+        case, smaller = reduced(case)
     if elements(case) > AFFORDABLE:
         return ParallelProof(
             fact=f"the program has {elements(case):,} numbers, too many to be computed over a field",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -12,9 +13,10 @@ import torch
 from ....errors import ShardwrightError, TraceError
 from ....ir.graph import Graph, TensorType
 from ..compute import prepare
+from ..dtypes import torch_dtype
 from ..parts import PARTS, parts_graph
 from ..private import decompositions
-from ..signatures import find_op
+from ..signatures import find_op, signature
 
 
 class TorchKernels:
@@ -24,6 +26,9 @@ class TorchKernels:
         with torch.no_grad():
             made = prepare(op, attrs, results)([_tensors(x) for x in operands])
         return [x.resolve_conj().numpy(force=True) for x in made]
+
+    def shapes(self, op: str, attrs: Mapping[str, Any], operands: Sequence[Any]) -> list[tuple[int, ...]]:
+        return list(_shapes(op, tuple(sorted(attrs.items())), tuple(operands)))
 
     def pointwise(self, op: str) -> bool:
         return torch.Tag.pointwise in find_op(op).tags or op in _POINTWISE
@@ -35,6 +40,29 @@ class TorchKernels:
 
 
 _POINTWISE = ("aten.sin", "aten.cos", "aten.erf", "aten.tanh", "aten.gelu", "aten.bernoulli.p")
+
+
+@lru_cache(maxsize=8192)
+def _shapes(op: str, attrs: tuple[Any, ...], operands: tuple[Any, ...]) -> tuple[tuple[int, ...], ...]:
+    def empty(operand: Any) -> Any:
+        if isinstance(operand, tuple):
+            return [empty(x) for x in operand]
+        if operand is None:
+            return None
+        return torch.empty(operand.shape, dtype=torch_dtype(operand.dtype), device="meta")
+
+    absent = dict(attrs).get("absent", ())
+    call = signature(find_op(op)).join({key: value for key, value in attrs if key != "absent"}, "meta")
+    try:
+        made = call([empty(x) for x in operands])
+    except (RuntimeError, NotImplementedError, IndexError, ValueError) as error:
+        raise TraceError(f"{op} cannot have other sizes: {error}") from error
+    found = (
+        [made]
+        if isinstance(made, torch.Tensor)
+        else [x for item in made for x in (item if isinstance(item, list | tuple) else [item])]
+    )
+    return tuple(tuple(x.shape) for i, x in enumerate(found) if i not in absent)
 
 
 @lru_cache(maxsize=8192)
@@ -55,10 +83,6 @@ def _parts(op: str, attrs: tuple[Any, ...], operands: tuple[Any, ...], results: 
 
 def _joined(op: str, attrs: tuple[Any, ...], function: Any) -> Any:
     """A function of the operands of an op, from one of all its parameters."""
-    from dataclasses import replace
-
-    from ..signatures import signature
-
     absent = dict(attrs).get("absent", ())
     call = replace(signature(find_op(op)), op=function).join({key: v for key, v in attrs if key != "absent"})
 

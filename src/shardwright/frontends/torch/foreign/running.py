@@ -348,6 +348,7 @@ class _Rank:
         given = [
             self.given.get(value) or Given(name, CONSTANT, numbers=self.mode.constants.get(value))
             for value, name in recorder.inputs
+            if value in recorder.numbers
         ]
         known = {recorder.numbers[value]: n for value, n in self.mode.known.items() if value in recorder.numbers}
         return Traced(self.mode.rank, graph, given, [left for _, left in self.left], known)
