@@ -11,6 +11,8 @@ from torch import nn
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import shardwright.torch as swt
+from shardwright.frontends.torch.foreign.kernels import TorchKernels
+from shardwright.ir.graph import TensorType
 from shardwright.proof.foreign.numbers import PRIMES, Numbers
 
 
@@ -90,3 +92,9 @@ def test_a_maximum_with_its_place_may_be_subtracted() -> None:
 
     x = torch.arange(12.0).reshape(4, 3).sin()
     assert swt.prove(lambda mesh: by_hand, like=lambda x: x.softmax(-1), mesh={"dp": 2}, inputs=(x,))
+
+
+def test_kernels_take_arrays_that_may_not_be_written() -> None:
+    one = np.broadcast_to(np.ones((2, 3)), (1, 2, 3))
+    (made,) = TorchKernels().compute("aten.bmm", {}, [one, np.ones((1, 3, 2))], [TensorType((1, 2, 2), "f64")])
+    assert (made == 3).all()
