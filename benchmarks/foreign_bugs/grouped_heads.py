@@ -27,7 +27,7 @@ class Attention(nn.Module):
         self.out = nn.Parameter(torch.randn(HEADS, SIZE, WIDTH))
 
     def forward(self, x: Any) -> Any:
-        q, k, v = (x @ weight for weight in (self.q, self.k, self.v))
+        q, k, v = (x @ weight for weight in (self.q, self.k, self.v))  # wrong: makes parts of two weights' gradients
         k, v = (y.repeat_interleave(len(q) // len(y), 0) for y in (k, v))  # wrong: of this rank's queries alone
         mixed = (q @ k.transpose(1, 2)).softmax(-1) @ v
         return (mixed @ self.out).sum(0)

@@ -16,7 +16,15 @@ import shardwright.torch as swt
 
 CASES = pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
 pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
-LINES = ("megatron_7452_10", "megatron_7452_11", "megatron_7452_3", "tgi_1036")
+LINES = (
+    "grouped_heads",
+    "megatron_7452_10",
+    "megatron_7452_11",
+    "megatron_7452_3",
+    "pytorch_185167",
+    "tgi_1036",
+    "titan_1805",
+)
 """Of these cases the line is named, so far."""
 
 
