@@ -15,7 +15,7 @@ from .models import numbers
 SOURCE = "in the manner of NVIDIA/Megatron-LM#7452: a weight that is cut over two axes of a mesh"
 MESH = {"dp": 2, "tp": 2}
 PLACEMENTS = dict.fromkeys(("x", "y"), (Shard(0), Replicate()))
-OUTPUTS = ("output", "gradient of body.weight", "gradient of body.bias", "gradient of head")
+OUTPUTS = ("output.0", "output.1", "gradient of body.weight", "gradient of body.bias", "gradient of head")
 
 
 class Model(nn.Module):
@@ -48,9 +48,10 @@ class Parallel(Model):
 def step_of(model: Any, parts: int, finish: Any) -> Any:
     def step(x: Any, y: Any) -> Any:
         out = model(x)
-        (F.mse_loss(out, y) / parts).backward()
+        loss = F.mse_loss(out, y)
+        (loss / parts).backward()
         finish(model)
-        return out
+        return out, loss
 
     return step
 

@@ -45,7 +45,7 @@ def parallel(mesh: Any, averaged_over: int) -> Any:
 
     def step(ids: Any, labels: Any) -> Any:
         loss = token_losses(model(ids), labels).sum() / (labels.numel() * cp.size())
-        (loss * cp.size()).backward()
+        (loss * cp.size()).backward()  # wrong: in here, and not in what gradients are divided by
         buffer.reduce()
         whole = summed(loss.detach(), cp)
         return summed(whole, mesh["dp"].get_group()) / mesh["dp"].size()

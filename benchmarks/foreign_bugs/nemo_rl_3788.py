@@ -64,8 +64,8 @@ def parallel(mesh: Any, once: bool) -> Any:
             if once and parameter.placements[0].is_replicate():
                 copied = copied + square
             else:
-                cut = cut + square
-        dist.all_reduce(cut, group=mesh.get_group())  # wrong: with those that are not cut
+                cut = cut + square  # wrong: also of those that are not cut
+        dist.all_reduce(cut, group=mesh.get_group())
         return cut + copied
 
     return step_of(model, square_of_norm)
