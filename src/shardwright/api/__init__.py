@@ -9,6 +9,7 @@ A program becomes a `Source`, what is asked of it an `Asked`, what is decided a 
 | `sharding` | `shard_map` and `shard_step` |
 | `proven` | every Program is proven before it first runs; `verify` |
 | `arguments`, `specs` | what users hand in, looked at; shardings mirrored over arguments and results |
+| `foreign` | what a parallel program of somebody else costs, for `compare` |
 | `infeasible` | why there is no plan |
 | `explain` | why a value is sharded as it is; what other shardings of it would cost |
 | `debugging` | the lines of ``shard_map(auto_sharding=True, debug=True)`` |

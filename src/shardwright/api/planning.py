@@ -15,6 +15,7 @@ from typing import Any
 from ..cost.files import preset_names
 from ..cost.hardware import hardware_of
 from ..cost.machine import Hardware
+from ..cost.program import ProgramCost
 from ..discover.on_demand.learn import learn_ops
 from ..discover.on_demand.rule_trial import trusted_rules
 from ..errors import GraphError, PlanInfeasible, RankError, ShardwrightError, SpecError
@@ -35,6 +36,7 @@ from ..spec.mesh import DeviceMesh
 from ..spec.rule import OpShardingRule
 from .arguments import call_of, check_path, check_time_limit, mesh_of
 from .artefact import Plan
+from .foreign import foreign_view
 from .infeasible import diagnosed
 from .proven import check_verify
 from .specs import tree_requests
@@ -208,9 +210,14 @@ def compare(
     *args: Any,
     mesh: Any,
     plans: Plan | Sequence[Plan] = (),
+    foreign: Mapping[str, Callable[..., Any]] | None = None,
     **about: Any,
 ) -> str:
-    """The planner's plan, recipes and given plans in one table, best first; ``about`` is what `plan` takes."""
+    """The planner's plan, recipes and given plans in one table, best first; ``about`` is what `plan` takes.
+
+    ``foreign`` are parallel programs of your own, by name: functions of a torch mesh, as `shardwright.torch.prove`
+    takes them, which are run on the same arguments.
+    """
     plans = [plans] if isinstance(plans, Plan) or not isinstance(plans, Iterable) else list(plans)
     for other in plans:
         if not isinstance(other, Plan):
@@ -224,7 +231,7 @@ def compare(
     limit = best.planner.asked.memory
     rows: list[tuple[int, list[str]]] = []
 
-    def add(name: str, cost: PlanCost, held: int, count: int) -> None:
+    def add(name: str, cost: PlanCost | ProgramCost, held: int, count: int) -> None:
         fits = "" if limit is None or held <= limit else "does not fit"
         times = (cost.objective, cost.compute, cost.communication)
         figures = [duration(time, beside=best.cost.objective) for time in times]
@@ -243,6 +250,12 @@ def compare(
             continue
         assert data.program is not None
         add(name, data.cost, data.memory, len(data.program.collectives))
+    for name, parallel in (foreign or {}).items():
+        found = foreign_view(
+            parallel, args, about.get("kwargs") or {}, mesh_of(mesh), best.planner.hardware, about.get("loss")
+        )
+        label = name if found.alike else f"{name} (slowest rank)"
+        add(label, found.cost, found.memory, found.collectives)
     head = ["plan", "objective", "compute", "communication", "memory", "collectives", ""]
     return table([head, *(row for _, row in sorted(rows, key=lambda pair: pair[0]))])
 

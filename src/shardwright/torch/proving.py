@@ -6,7 +6,6 @@ swt.prove(lambda mesh: parallelize_module(Model(), mesh, layout), like=Model(), 
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -20,7 +19,7 @@ from ..errors import SpecError, TraceError
 from ..frontends.ranks import ARGUMENT, COTANGENT, OUTPUT, PARAMETER, Given, Placed, Traced, whole
 from ..frontends.torch.foreign.kernels import TorchKernels
 from ..frontends.torch.foreign.placed import by_numbers, parse, placed_by, placed_of
-from ..frontends.torch.foreign.running import Job, argument_names, run_ranks
+from ..frontends.torch.foreign.running import Job, argument_names, is_numberless, made_on, run_ranks
 from ..proof.foreign.judging import Mesh, ways
 from ..proof.foreign.numbers import Number
 from ..proof.foreign.proving import judge
@@ -68,10 +67,6 @@ def _mesh_of(mesh: Any) -> Mesh:
     return Mesh(tuple(ours.shape), tuple(ours.axis_names))
 
 
-def _is_numberless(like: Any) -> bool:
-    return isinstance(like, torch.nn.Module) and any(parameter.is_meta for parameter in like.parameters())
-
-
 class _Proving:
     def __init__(self, parallel: Any, like: Any, mesh: Any, inputs: Any, placements: Placements, loss: Any) -> None:
         self.parallel, self.like, self.loss = parallel, like, loss
@@ -94,11 +89,9 @@ class _Proving:
             return cotangents[i].clone()
 
         names = argument_names(self.like, self.arguments, self.keywords)
-        numberless = _is_numberless(self.like)
-        job = Job(
-            lambda: copy.deepcopy(self.like) if numberless else self.like, self.arguments, self.keywords, names,
-            self.loss, cotangent=fresh, single=True, numberless=numberless,
-        )  # fmt: skip
+        # What is given memory without numbers is a copy.
+        like = copy.deepcopy(self.like) if is_numberless(self.like) else self.like
+        job = Job(lambda: like, self.arguments, self.keywords, names, self.loss, cotangent=fresh, single=True)
         (single,) = run_ranks(1, job)
         self.single = single
         self.parameters = {given.name: given for given in single.given if given.kind == PARAMETER}
@@ -106,7 +99,7 @@ class _Proving:
             int(np.prod(self.mesh.shape)),
             Job(
                 self._make, self.arguments, self.keywords, names, self.loss, place=self._place, prepare=self._load,
-                cotangent=lambda i, output: cotangents[i].clone(), numberless=numberless,
+                cotangent=lambda i, output: cotangents[i].clone(),
             ),
         )  # fmt: skip
         unused = sorted(set(self.said) - self.used)
@@ -118,12 +111,7 @@ class _Proving:
     # -- on a rank ----------------------------------------------------------------------------------------------
 
     def _make(self) -> Any:
-        mesh = self._torch_mesh()
-        try:
-            takes = len(inspect.signature(self.parallel).parameters) > 0
-        except (TypeError, ValueError):
-            takes = True
-        return self.parallel(mesh) if takes else self.parallel()
+        return made_on(self.parallel, self._torch_mesh())
 
     def _torch_mesh(self) -> Any:
         rank = torch.distributed.get_rank()

@@ -7,18 +7,21 @@ remember by the qualified names of parameters.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from traceback import walk_tb
 from typing import Any
 
 import numpy as np
 import torch
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ....errors import ShardwrightError, TraceError
@@ -117,8 +120,6 @@ class Job:
     """Told the parameters before anything is run."""
     single: bool = False
     """Whether this is the program that the other one should be equal to."""
-    numberless: bool = False
-    """Run on tensors without numbers: for models that are too large to be."""
 
 
 def argument_names(program: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[str]:
@@ -140,6 +141,36 @@ def run_ranks(size: int, job: Job) -> list[Traced]:
         return world.run(lambda rank: _Rank(rank, exchanges, job).run())
 
 
+def trace_parallel(
+    parallel: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], shape: tuple[int, ...],
+    names: tuple[str, ...], loss: Any = None,
+) -> list[Traced]:  # fmt: skip
+    """What every rank does of a program that is made of a torch mesh of this shape."""
+
+    def make() -> Any:
+        return made_on(parallel, init_device_mesh("cpu", shape, mesh_dim_names=names))
+
+    labels = [f"argument{i}" for i, x in enumerate(tree_flatten((args, kwargs))[0]) if isinstance(x, torch.Tensor)]
+    ones = lambda i, output: torch.ones(output.shape, dtype=output.dtype)  # noqa: E731
+    job = Job(make, args, kwargs, labels, loss, cotangent=ones)
+    return run_ranks(prod(shape), job)
+
+
+def is_numberless(program: Any) -> bool:
+    """Whether a program's modules are on the meta device."""
+    modules = [root for _, root in roots_of(program, (), {}) if isinstance(root, torch.nn.Module)]
+    return any(parameter.is_meta for module in modules for parameter in module.parameters())
+
+
+def made_on(parallel: Callable[..., Any], mesh: Any) -> Any:
+    """The module or step that a function makes of a mesh; it need not take one."""
+    try:
+        takes = len(inspect.signature(parallel).parameters) > 0
+    except (TypeError, ValueError):
+        takes = True
+    return parallel(mesh) if takes else parallel()
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
     """PyTorch prints what it also raises."""
@@ -157,7 +188,8 @@ class _Rank:
         self.job = job
         self.scopes = Scopes({})
         self.mode = RankMode(rank, exchanges, self.scopes)
-        self.fake = FakeTensorMode(allow_non_fake_inputs=True) if job.numberless else None
+        self.fake: FakeTensorMode | None = None
+        """For models on the meta device: tensors without numbers."""
         self.given: dict[int, Given] = {}
         self.left: list[tuple[int, Left]] = []
         self.arguments: list[tuple[Any, Given]] = []
@@ -167,6 +199,8 @@ class _Rank:
         try:
             with self.mode:
                 program = self.job.make()
+            if is_numberless(program):
+                self.fake = FakeTensorMode(allow_non_fake_inputs=True)
             with self.fake or nullcontext(), self.mode:
                 return self._run(program)
         except Interrupted as stop:
@@ -214,7 +248,7 @@ class _Rank:
     def _materialised(self, program: Any) -> Any:
         """Modules on the meta device, with memory that has no numbers."""
         for _, root in roots_of(program, (), {}):
-            if isinstance(root, torch.nn.Module) and any(x.is_meta for x in root.parameters()):
+            if is_numberless(root):
                 root.to_empty(device="cpu")
         return program
 

@@ -192,7 +192,8 @@ class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         dim = attrs.get("dim")
         if type(dim) is int and dim < 0 and form.is_view:
             attrs["dim"] = dim + (operands[0].dim() + 1 if form.name == "aten.unsqueeze" else max(operands[0].dim(), 1))
-        return self.recorder.node(form.name, reads, types, attrs, source=self._source())
+        views = [(r, 0) for r in range(len(types))] if form.is_view else ()
+        return self.recorder.node(form.name, reads, types, attrs, views, self._source())
 
     def _keep_whole_numbers(self, operands: Sequence[Any], results: Sequence[Any], values: Sequence[int]) -> None:
         """Places that follow from floats (the best experts, say) are those of this run."""
