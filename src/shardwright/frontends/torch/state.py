@@ -284,12 +284,12 @@ def find_roots(fn: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[tup
     for name, argument in named_arguments(fn, args, kwargs):
         for leaf in tree_flatten(argument)[0]:
             add(name, leaf)
-    for name, item in _surroundings(fn):
+    for name, item in surroundings(fn):
         add(name, item)
-    return _outermost(list(found.values()))
+    return outermost(list(found.values()))
 
 
-def _outermost(roots: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+def outermost(roots: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     """Without modules that are part of another one that was found."""
     inner = {
         id(part)
@@ -301,7 +301,7 @@ def _outermost(roots: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     return [(name, root) for name, root in roots if id(root) not in inner]
 
 
-def _surroundings(fn: Any) -> Iterator[tuple[str, Any]]:
+def surroundings(fn: Any) -> Iterator[tuple[str, Any]]:
     """What a function can reach by name: its object, closed-over variables, the globals it mentions."""
     while isinstance(fn, functools.partial):
         for name, item in named_arguments(fn.func, fn.args, fn.keywords):

@@ -14,6 +14,7 @@ behind is put together by its placements and compared to the last digit.  Nothin
 | `smaller` | a case at smaller sizes |
 | `lockstep` | all ranks over a field, meeting at collectives |
 | `numbers` | `Number`, `Numbers`: residues, with exponentials, logarithms and roots that keep their laws |
+| `constants` | a program's constants, as they were before they were rounded |
 | `meanings` | what ATen's ops mean: by a few mechanisms |
 | `moving` | the commonest movements, without asking the frontend |
 | `calls` | one call, and what the tables below share |

@@ -99,7 +99,7 @@ class Lockstep:
             rows = [("op", node.op), ("rank", str(traced.rank))]
             rows += [("at", str(node.source))] if node.source else []
             raise VerifyError(f"{node.op} cannot be computed over a field: {error}", rows=rows) from error
-        return _as_it_was(traced.known, node, operands, made)
+        return _as_it_was(self.meanings.numbers, traced.known, node, operands, made)
 
     # -- collectives ------------------------------------------------------------------------------------------
 
@@ -175,7 +175,9 @@ def _last_uses(graph: Graph) -> dict[int, list[int]]:
     return found
 
 
-def _as_it_was(known: Mapping[int, Any], node: Node, operands: Sequence[Any], made: list[Number]) -> list[Number]:
+def _as_it_was(
+    numbers: Numbers, known: Mapping[int, Any], node: Node, operands: Sequence[Any], made: list[Number]
+) -> list[Number]:
     """Places that followed from floats are those of the run, and what stands there is what stood there."""
     if not any(value in known for value in node.results):
         return made
@@ -189,19 +191,25 @@ def _as_it_was(known: Mapping[int, Any], node: Node, operands: Sequence[Any], ma
         keep = len(at.shape) == len(x.shape)
         index = at if keep else np.expand_dims(at, dim)
         found = x.map(lambda part: np.take_along_axis(part, index, dim) if part.ndim else part)
-        made[0] = found if keep else found.map(lambda part: part.squeeze(dim))
+        found = found if keep else found.map(lambda part: part.squeeze(dim))
+        made[0] = found if made[0].exp is None else numbers.remembered(found)  # a maximum is still one
     return made
 
 
 def combined(numbers: Numbers, kind: str, parts: Sequence[Number]) -> Number:
     """Parts put together by a reduction."""
+    if any(part.shape != parts[0].shape for part in parts):
+        raise VerifyError(f"parts of {', '.join(str(list(part.shape)) for part in parts)} are reduced to one")
     if all(part.whole is not None for part in parts):
-        held = [part.whole for part in parts]
+        held = [np.asarray(part.whole) for part in parts]
         ways: dict[str, Any] = {
             "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum, "band": np.bitwise_and,
-            "bor": np.bitwise_or, "bxor": np.bitwise_xor,
+            "bor": np.bitwise_or, "bxor": np.bitwise_xor, "avg": np.add,
         }  # fmt: skip
-        return replace(parts[0], whole=reduce(ways[kind], held))
+        whole = reduce(ways[kind], held)
+        if kind == "avg":  # of whole numbers it is one, towards 0
+            whole = np.trunc(whole / len(held)).astype(whole.dtype)
+        return replace(parts[0], whole=whole)
     if kind in ("max", "min"):
         return reduce(lambda x, y: one_of(numbers, 1 if kind == "max" else -1, x, y), parts)
     if kind == "prod":

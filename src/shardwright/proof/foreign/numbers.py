@@ -6,7 +6,7 @@ norm from norms of parts.  So more has to hold than that equal operands give equ
 - A maximum that is subtracted before an exponential changes nothing: what is left of a maximum or a logarithm
   remembers its exponential, and sums of such numbers multiply those.  ``exp(-x)`` is one over ``exp(x)``.
 - A logarithm is known by what it is of, so that two ways to the same one are equal.
-- A root remembers its square, and so does a constant that is the root of a short fraction: ``1 / math.sqrt(2)``.
+- A root remembers its square; constants that are roots of small numbers are roots (`constants`).
 
 Any other function is a hash.  Whole numbers and booleans are what they are.  A *height*, an ordinary float, gives
 numbers an order, as in `modular`; it is bounded, so that what is large is not taken for infinite.  Complex numbers have
@@ -17,21 +17,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
-from functools import lru_cache
-from math import isfinite, sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..modular import Field, FieldArray, Floats, is_prime, meant
+from ..modular import Field, FieldArray, Floats, is_prime
+from .constants import constant, has_roots
 
 Array = NDArray[Any]
 LARGEST = 1 << 18
 """Products of residues stay so small that some 100,000 of them can be summed in float64."""
-PRIMES = tuple(p for p in range(LARGEST - 1, LARGEST - 2048, -4) if is_prime(p))
-"""Minus one is no square modulo these, so that complex numbers are a field, too."""
+PRIMES = tuple(p for p in range(LARGEST - 1, LARGEST - (1 << 15), -4) if has_roots(p) and is_prime(p))
+"""Minus one is no square modulo these, so that complex numbers are a field, too; small numbers are squares."""
 INFINITE = 2.0**1000
 """The height of infinity."""
 FAR = 2.0**400
@@ -51,21 +49,6 @@ def bounded(numbers: Any) -> Array:
         return height
     bound = np.sign(height) * np.where(is_infinite(height), INFINITE, FAR)
     return np.asarray(np.where(np.isnan(height), 0.0, np.where(near, height, bound)))
-
-
-@lru_cache(maxsize=65536)
-def root_of(value: float, bits: int) -> Fraction | None:
-    """The short fraction whose root was rounded to this number; None where there is none, or it is a fraction itself.
-
-    >>> root_of(2**-0.5, 53), root_of(0.7, 53), root_of(0.7071, 53)
-    (Fraction(1, 2), None, None)
-    """
-    longest = 4096 if bits > 24 else 64  # so few are short that none is met by chance
-    if not isfinite(value) or not 1 / longest < value * value < longest or meant(value, bits) != Fraction(value):
-        return None
-    square = Fraction(value * value).limit_denominator(longest)
-    near = abs(sqrt(square) - abs(value)) <= 2.0 ** (2 - bits) * abs(value)
-    return square if near and Fraction(value).denominator > longest else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,35 +110,10 @@ class Numbers:
         with np.errstate(all="ignore"):
             values, back = np.unique(numbers.astype(np.float64), return_inverse=True)
         bits = 53 if numbers.dtype == np.float64 else 24
-        pairs = np.array([self.field.constant(float(value), bits) for value in values], np.float64).reshape(-1, 2)
-        squares = self.mod(pairs[:, 0] ** 2)
-        roots = {i: root for i, value in enumerate(values) if (root := root_of(float(value), bits)) is not None}
-        for i, root in roots.items():
-            pairs[i, 0] = self._root(root, values[i] < 0)
-            squares[i] = self._fraction(root)
+        pairs = np.array([constant(self.field, float(value), bits) for value in values], np.float64).reshape(-1, 2)
         pairs[np.isinf(values), 1] = (np.sign(values) * INFINITE)[np.isinf(values)]
         residue, height = (pairs[back.reshape(-1), i].reshape(numbers.shape) for i in (0, 1))
-        square = squares[back.reshape(-1)].reshape(numbers.shape) if roots else None
-        return Number(dtype, None, residue, bounded(height), square=square)
-
-    def _fraction(self, number: Fraction) -> float:
-        return float(number.numerator * pow(number.denominator, -1, self.prime) % self.prime)
-
-    def _root(self, square: Fraction, negative: bool) -> float:
-        """The residue of a fraction's root: a product of roots of primes, so that products of roots are right."""
-        rest, made = square.numerator * square.denominator, Fraction(-1 if negative else 1, square.denominator)
-        residue, divisor = 1, 2
-        while rest > 1:
-            if divisor * divisor > rest:
-                divisor = rest
-            if rest % divisor**2 == 0:
-                rest, made = rest // divisor**2, made * divisor
-            elif rest % divisor == 0:
-                root = self.hashed(("sqrt",), [self.number(divisor)], "f64").residue
-                rest, residue = rest // divisor, residue * int(np.asarray(root)) % self.prime
-            else:
-                divisor += 1
-        return float(int(self._fraction(made)) * residue % self.prime)
+        return Number(dtype, None, residue, bounded(height))
 
     def number(self, value: Any) -> Number:
         """One that stands in the program as an attribute."""

@@ -7,10 +7,12 @@ real tensors, and writes them down.  Collectives meet, and are compared before t
 | file | what it holds |
 |---|---|
 | `running` | `run_ranks`: a module or a step on every rank, with names for what it is given and leaves behind |
+| `roots` | the modules and optimizers that a program uses |
 | `tracing` | `RankMode`: one op or collective of one rank, seen and written down |
 | `world` | `World`: ranks as threads that take turns; who waits for whom |
 | `exchange` | `Exchanges`: where ranks meet, and what their calls must agree in |
 | `collectives` | PyTorch's collective calls, in the few forms that there are |
+| `factors` | what a sum is multiplied by before, which PyTorch does not say |
 | `memory` | which value a tensor shows, by where it lies |
 | `placed` | which part of a whole a rank holds: from DTensors, placements and numbers |
 | `attention`, `optimizers` | fused attention and fused optimizers, in plain words |

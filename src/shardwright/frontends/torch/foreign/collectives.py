@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import torch
 
 from ....errors import TraceError
+from .factors import PREMULTIPLIED, factor_of_sum
 from .private import ProcessGroup, ReduceOp, finished_work, resolve_process_group
 
 Tensors = Sequence[Any]
@@ -61,14 +62,24 @@ _REDUCTIONS: dict[Any, str] = {
 def _reduction(op: Any) -> str:
     if isinstance(op, str):
         return {"product": "prod"}.get(op.lower(), op.lower())
-    boxed: Any = op
-    kind = boxed.op() if isinstance(op, torch.ScriptObject) else op
+    kind = _kind(op)
     for known, name in _REDUCTIONS.items():
         if kind in (known, int(known)):
             return name
-    raise TraceError(
-        "a collective reduces in a way that is not known (PREMUL_SUM?)", help="multiply first, then reduce by sum"
-    )
+    raise TraceError(f"a collective reduces in a way that is not known: {kind}", help="reduce by sum, avg, max or min")
+
+
+def _kind(op: Any) -> Any:
+    boxed: Any = op
+    return boxed.op() if isinstance(op, torch.ScriptObject) else op
+
+
+def _reduce(exchange: Exchange, kind: str, group: Any, given: Tensors, op: Any, **rest: Any) -> list[Any]:
+    """An exchange that combines what is given, which is multiplied before, if the reduction says so."""
+    if _kind(op) in (PREMULTIPLIED, int(PREMULTIPLIED)):
+        factor = factor_of_sum()
+        return exchange(kind, group, [x * factor for x in given], reduce="sum", **rest)
+    return exchange(kind, group, given, reduce=_reduction(op), **rest)
 
 
 def _work(tensors: Any) -> Any:
@@ -141,7 +152,7 @@ def _each(one: Callable[..., Any]) -> Callable[..., Any]:
 
 def _c10d_all_reduce(exchange: Exchange, tensors: Any, group: Any, op: Any, *_: Any) -> Any:
     for x in tensors:
-        x.copy_(exchange("all_reduce", group, [x], reduce=_reduction(op))[0])
+        x.copy_(_reduce(exchange, "all_reduce", group, [x], op)[0])
     return tensors, _work(tensors)
 
 
@@ -170,13 +181,13 @@ def _c10d_all_gather_coalesced(exchange: Exchange, outputs: Any, inputs: Any, gr
 
 def _c10d_reduce_scatter(exchange: Exchange, outputs: Any, inputs: Any, group: Any, op: Any, *_: Any) -> Any:
     for out, given in zip(outputs, inputs):
-        out.copy_(exchange("reduce_scatter", group, given, reduce=_reduction(op))[0].view(out.shape))
+        out.copy_(_reduce(exchange, "reduce_scatter", group, given, op)[0].view(out.shape))
     return outputs, _work(outputs)
 
 
 def _c10d_reduce_scatter_base(exchange: Exchange, out: Any, x: Any, group: Any, op: Any, *_: Any) -> Any:
     pieces = _pieces(x.reshape(-1), None, group_of(group).size())
-    out.copy_(exchange("reduce_scatter", group, pieces, reduce=_reduction(op))[0].view(out.shape))
+    out.copy_(_reduce(exchange, "reduce_scatter", group, pieces, op)[0].view(out.shape))
     return out, _work([out])
 
 
@@ -210,7 +221,7 @@ def _c10d_broadcast(exchange: Exchange, tensors: Any, group: Any, root: int, *_:
 
 def _c10d_reduce(exchange: Exchange, tensors: Any, group: Any, op: Any, root: int, *_: Any) -> Any:
     for x in tensors:
-        for made in exchange("reduce", group, [x], reduce=_reduction(op), root=root):
+        for made in _reduce(exchange, "reduce", group, [x], op, root=root):
             x.copy_(made)
     return _work(tensors)
 

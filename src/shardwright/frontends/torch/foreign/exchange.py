@@ -143,7 +143,10 @@ def check_agree(one: Call, other: Call) -> None:
 
 def _combined(reduce_by: str, parts: Sequence[Any]) -> Any:
     total = reduce(COMBINE[reduce_by], parts).clone()
-    return total / len(parts) if reduce_by == "avg" else total
+    if reduce_by != "avg":
+        return total
+    rounding = None if total.is_floating_point() or total.is_complex() else "trunc"
+    return torch.div(total, len(parts), rounding_mode=rounding)
 
 
 def _computed(calls: Sequence[Call]) -> dict[int, list[Any]]:

@@ -100,4 +100,7 @@ def _tensors(operand: Any) -> Any:
         return None
     if isinstance(operand, list):
         return [_tensors(x) for x in operand]
-    return torch.from_numpy(np.ascontiguousarray(operand)) if np.ndim(operand) else torch.tensor(operand[()])
+    if not np.ndim(operand):
+        return torch.tensor(operand[()])
+    array = np.ascontiguousarray(operand)
+    return torch.from_numpy(array if array.flags.writeable else array.copy())  # PyTorch warns of what it could write to

@@ -33,7 +33,12 @@ def _placed_by(shape: Sequence[int], mesh: Any, placements: Sequence[Any]) -> Pl
         dim = getattr(placement, "dim", None)
         if dim is None:
             continue
-        dim %= max(len(shape), 1)
+        if not -len(shape) <= dim < len(shape):
+            raise TraceError(
+                f"placements= has {placement} for a tensor of {len(shape)} dims",
+                help="name the tensors that are cut; a pattern such as '*' stands for outputs, too",
+            )
+        dim %= len(shape)
         rows = torch.from_numpy(places[dim])
         parts = _at_front(placement)._split_tensor(rows, mesh.size(i), with_padding=False, contiguous=False)[0]
         places[dim] = parts[coordinate[i]].numpy()

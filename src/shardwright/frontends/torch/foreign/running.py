@@ -43,10 +43,12 @@ from ...ranks import (
 from ..dispatch import Interrupted
 from ..private import FakeTensor, FakeTensorMode, tree_flatten, tree_unflatten, unset_fake_temporarily
 from ..source import Scopes, place_of
-from ..state import find_roots, named_arguments
+from ..state import named_arguments
 from .attention import fused_attention
 from .exchange import Exchanges
+from .factors import factors_of_sums
 from .placed import local_of, part_of, placed_of
+from .roots import roots_of
 from .tracing import RankMode
 from .world import World
 
@@ -135,7 +137,7 @@ def run_ranks(size: int, job: Job) -> list[Traced]:
     """What every rank does."""
     world = World(size)
     exchanges = Exchanges(world)
-    with following(), fused_attention(), sdpa_kernel([SDPBackend.MATH]), _quiet():
+    with following(), fused_attention(), factors_of_sums(), sdpa_kernel([SDPBackend.MATH]), _quiet():
         return world.run(lambda rank: _Rank(rank, exchanges, job).run())
 
 
@@ -156,7 +158,7 @@ def trace_parallel(
 
 def is_numberless(program: Any) -> bool:
     """Whether a program's modules are on the meta device."""
-    modules = [root for _, root in find_roots(program, (), {}) if isinstance(root, torch.nn.Module)]
+    modules = [root for _, root in roots_of(program, (), {}) if isinstance(root, torch.nn.Module)]
     return any(parameter.is_meta for module in modules for parameter in module.parameters())
 
 
@@ -224,7 +226,7 @@ class _Rank:
         if self.fake is not None:
             program = self._materialised(program)
         arguments, keywords = self._arguments()
-        roots = find_roots(program, arguments, dict(keywords))
+        roots = roots_of(program, arguments, dict(keywords))
         modules = [(name, root) for name, root in roots if isinstance(root, torch.nn.Module)]
         optimizers = [root for _, root in roots if isinstance(root, torch.optim.Optimizer)]
         parameters = self._state(modules)
@@ -250,7 +252,7 @@ class _Rank:
 
     def _materialised(self, program: Any) -> Any:
         """Modules on the meta device, with memory that has no numbers."""
-        for _, root in find_roots(program, (), {}):
+        for _, root in roots_of(program, (), {}):
             if is_numberless(root):
                 root.to_empty(device="cpu")
         return program

@@ -82,7 +82,7 @@ class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _dispatch(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if not isinstance(func, OpOverload):
             raise TraceError(f"{getattr(func, '__name__', func)} cannot be followed: it is no plain operator")
-        if func.namespace in _UNRECORDED:
+        if func.namespace in _UNRECORDED:  # not all of these have a schema that can be asked for
             return func(*args, **kwargs)
         form = signature(func)
         if func.namespace in NAMESPACES and form.name in CALLS:

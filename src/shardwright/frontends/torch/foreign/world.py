@@ -2,8 +2,9 @@
 
 Every rank sees a `torch.distributed` of its own, on a backend that sends nothing.  A rank that waits for another gives
 the turn away; where all that are left wait, the job would hang, and `Stuck` says who waits for what.  PyTorch's caches
-of sharding decisions are kept by thread, so that no rank is told another's slices.  Random numbers are those that each
-rank would draw alone: all begin with the same state, and no rank draws from another's.
+of sharding decisions are kept by thread, so that no rank is told another's slices.  What a process has once changes
+hands with the turn (`OfProcess`): random numbers, which each rank would draw alone, and the ops that DTensors do
+in a way of their own, while a rank is within `loss_parallel`.
 """
 
 from __future__ import annotations
@@ -12,14 +13,31 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
 
 from ....errors import TraceError
-from .private import FakeStore, ThreadLocalWorld, distributed_c10d, set_thread_isolation
+from .private import FakeStore, ThreadLocalWorld, distributed_c10d, dtensor_dispatcher, set_thread_isolation
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class OfProcess:
+    """What PyTorch keeps once for a process, as one rank has it."""
+
+    generator: Any
+    handlers: dict[Any, Any]
+
+    @classmethod
+    def now(cls) -> OfProcess:
+        return cls(torch.random.get_rng_state(), dtensor_dispatcher._custom_op_handlers)
+
+    def put(self) -> None:
+        torch.random.set_rng_state(self.generator)
+        dtensor_dispatcher._custom_op_handlers = self.handlers
 
 
 class Stuck(TraceError):
@@ -41,20 +59,20 @@ class World:
         """For ranks that wait: whether they can go on, and what they wait for."""
         self._over: set[int] = set()
         self._failed: BaseException | None = None
-        self._generators: dict[int, Any] = {}
+        self._held: dict[int, OfProcess] = {}
 
     def run(self, body: Callable[[int], T]) -> list[T]:
         """What ``body`` returns on each rank.  The first error on any rank ends all of them."""
         results: dict[int, T] = {}
-        start = torch.random.get_rng_state()
-        self._generators = dict.fromkeys(range(self.size), start)
+        start = OfProcess.now()
+        self._held = {number: replace(start, handlers=dict(start.handlers)) for number in range(self.size)}
 
         def rank(number: int) -> None:
             try:
                 with self._changed:
                     self._changed.wait_for(lambda: self._turn == number or self._failed is not None)
                 self._check()
-                torch.random.set_rng_state(self._generators[number])
+                self._held[number].put()
                 with _distributed(number, self.size), torch.autograd.set_multithreading_enabled(False):
                     results[number] = body(number)
             except _Abandoned:
@@ -73,7 +91,7 @@ class World:
                 thread.start()
             for thread in threads:
                 thread.join()
-        torch.random.set_rng_state(start)
+        start.put()
         if self._failed is not None:
             raise self._failed
         return [results[number] for number in range(self.size)]
@@ -82,7 +100,7 @@ class World:
         """Let others run until ``ready``; ``what`` says what this rank waits for."""
         if ready():
             return
-        self._generators[rank] = torch.random.get_rng_state()
+        self._held[rank] = OfProcess.now()
         with self._changed:
             self._waits[rank] = (ready, what)
             self._pass_on(rank)
@@ -90,7 +108,7 @@ class World:
             self._changed.wait_for(lambda: self._turn == rank or self._failed is not None)
             self._waits.pop(rank, None)
         self._check()
-        torch.random.set_rng_state(self._generators[rank])
+        self._held[rank].put()
 
     def _check(self) -> None:
         if self._failed is not None:
