@@ -6,7 +6,7 @@ A *site* is one collective, on all ranks that make the call; some mistakes are m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -14,25 +14,44 @@ from shardwright.frontends.ranks import COMMUNICATION, OUTPUT, Traced
 from shardwright.ir.graph import GraphBuilder, Node, TensorType
 from shardwright.proof.foreign import Case
 
-Edit = Callable[[GraphBuilder, Node, list[Any]], Sequence[int]]
+Edit = Callable[["Rewriting", Node, list[Any]], Sequence[int]]
 """From a node and its operands to the results that take the place of its own."""
 Site = dict[int, int]
 """By rank, the number of the node."""
 OTHER_CHANNEL = "another group"
+"""Where calls meet that are made on a wrong group."""
+
+
+@dataclass
+class Rewriting(GraphBuilder):
+    """A graph that is made from another."""
+
+    new: dict[int, int] = field(default_factory=dict)
+    """For values of the other one, which they are here."""
+
+    def renamed(self, operands: Sequence[Any]) -> list[Any]:
+        return [
+            tuple(self.new[v] for v in o) if isinstance(o, tuple) else None if o is None else self.new[o]
+            for o in operands
+        ]
 
 
 def rewritten(traced: Traced, edits: Mapping[int, Edit]) -> Traced:
     """The rank's program with some of its nodes replaced."""
     graph = traced.graph
-    builder = GraphBuilder(graph.name)
-    new: dict[int, int] = {v: builder.input(graph.type(v), name=graph.values[v].name) for v in graph.inputs}
+    builder = Rewriting(graph.name)
+    builder.new = {v: builder.input(graph.type(v), name=graph.values[v].name) for v in graph.inputs}
     for n, node in enumerate(graph.nodes):
-        operands = [tuple(new[v] for v in o) if isinstance(o, tuple) else None if o is None else new[o]
-                    for o in node.operands]  # fmt: skip
-        made = edits.get(n, lambda b, node, o: repeated(b, node, o, graph.types(node.results)))(builder, node, operands)
-        new.update(zip(node.results, made, strict=True))
-    known = {new[v]: numbers for v, numbers in traced.known.items()}
-    return replace(traced, graph=builder.finish([new[v] for v in graph.outputs]), known=known)
+        operands = builder.renamed(node.operands)
+        edit = edits.get(n)
+        made = (
+            repeated(builder, node, operands, graph.types(node.results))
+            if edit is None
+            else edit(builder, node, operands)
+        )
+        builder.new.update(zip(node.results, made, strict=True))
+    known = {builder.new[v]: numbers for v, numbers in traced.known.items()}
+    return replace(traced, graph=builder.finish([builder.new[v] for v in graph.outputs]), known=known)
 
 
 def repeated(
@@ -151,7 +170,7 @@ def ignore(sites: Sites, rng: Random) -> Case | None:
     if own is None:
         return None
 
-    def edit(builder: GraphBuilder, node: Node, operands: list[Any]) -> Sequence[int]:
+    def edit(builder: Rewriting, node: Node, operands: list[Any]) -> Sequence[int]:
         repeated(builder, node, operands, sites.types(rank, node.results))
         return own(builder, node, operands)
 
@@ -166,7 +185,7 @@ def double(sites: Sites, rng: Random) -> Case | None:
     def edit(rank: int, node: Node) -> Edit:
         types = sites.types(rank, node.results)
 
-        def twice(builder: GraphBuilder, node: Node, operands: list[Any]) -> Sequence[int]:
+        def twice(builder: Rewriting, node: Node, operands: list[Any]) -> Sequence[int]:
             first = repeated(builder, node, operands, types)
             return repeated(builder, node, [first], types, channel=f"{node.attr('channel')} again")
 
@@ -218,7 +237,7 @@ def group(sites: Sites, rng: Random) -> Case | None:
     return sites.at(site, edit)
 
 
-def _times(builder: GraphBuilder, value: int, type: TensorType, factor: float) -> int:
+def _times(builder: Rewriting, value: int, type: TensorType, factor: float) -> int:
     return int(builder.op("aten.mul.Tensor", [value, None], [type], attrs={"other": factor}))
 
 
@@ -233,7 +252,7 @@ def _scaled(sites: Sites, rank: int, node: Node, by: float) -> Edit | None:
     if any(not type.dtype.startswith(("f", "bf")) for type in types):
         return None
 
-    def edit(builder: GraphBuilder, node: Node, operands: list[Any]) -> Sequence[int]:
+    def edit(builder: Rewriting, node: Node, operands: list[Any]) -> Sequence[int]:
         made = repeated(builder, node, operands, types)
         return [_times(builder, value, type, by) for value, type in zip(made, types)]
 
@@ -283,7 +302,7 @@ def order(sites: Sites, rng: Random) -> Case | None:
         if len(types) < 2 or len(set(types)) > 1:
             return None
 
-        def edit(builder: GraphBuilder, node: Node, operands: list[Any], types: Any = types) -> Sequence[int]:
+        def edit(builder: Rewriting, node: Node, operands: list[Any], types: Any = types) -> Sequence[int]:
             return _rotated(repeated(builder, node, operands, types), 1)
 
         edits[rank] = {site[rank]: edit}
@@ -332,7 +351,7 @@ def cut(sites: Sites, rng: Random) -> Case | None:
             return None
         i, j = rng.choice(places)
 
-        def swapped(builder: GraphBuilder, node: Node, operands: list[Any]) -> Sequence[int]:
+        def swapped(builder: Rewriting, node: Node, operands: list[Any]) -> Sequence[int]:
             made = list(repeated(builder, node, operands, types))
             made[i], made[j] = made[j], made[i]
             return made
@@ -357,51 +376,20 @@ def reorder(sites: Sites, rng: Random) -> Case | None:
     if not pairs:
         return None
     rank, first, second = rng.choice(pairs)
-    graph = sites.graphs[rank]
-    types = sites.types(rank, graph.nodes[first].results)
+    before, after = sites.node(rank, first), sites.node(rank, second)
+    types = sites.types(rank, before.results)
     held: dict[str, Any] = {}
-    place = {v: i for i, v in enumerate(graph.nodes[second].results)}
-    assert len(place) == len(types)
-    given = graph.nodes[second].operands
 
-    # The first call is made with the second's operands; its results are kept for those who use the second's.
-    def of_first(builder: GraphBuilder, node: Node, operands: list[Any]) -> Sequence[int]:
+    def of_first(builder: Rewriting, node: Node, operands: list[Any]) -> Sequence[int]:
         held["operands"] = operands
-        held["made"] = repeated(builder, node, held["second"], types)
-        return held["made"]  # nobody looks at it before the second call, which puts the right one there
+        held["results"] = repeated(builder, node, builder.renamed(after.operands), types)
+        return held["results"]  # nobody looks at these before the second call
 
-    def remember(builder: GraphBuilder, new: Mapping[int, int]) -> None:
-        held["second"] = [tuple(new[v] for v in o) if isinstance(o, tuple) else new[o] for o in given]  # type: ignore[index]
+    def of_second(builder: Rewriting, node: Node, operands: list[Any]) -> Sequence[int]:
+        builder.new.update(zip(before.results, repeated(builder, node, held["operands"], types)))
+        return held["results"]
 
-    return replace(
-        sites.case,
-        ranks=[
-            _reordered(traced, first, second, of_first, remember, held, types) if r == rank else traced
-            for r, traced in enumerate(sites.case.ranks)
-        ],
-    )
-
-
-def _reordered(
-    traced: Traced, first: int, second: int, of_first: Edit, remember: Any, held: dict[str, Any], types: Any
-) -> Traced:
-    graph = traced.graph
-    builder = GraphBuilder(graph.name)
-    new: dict[int, int] = {v: builder.input(graph.type(v), name=graph.values[v].name) for v in graph.inputs}
-    for n, node in enumerate(graph.nodes):
-        operands = [tuple(new[v] for v in o) if isinstance(o, tuple) else None if o is None else new[o]
-                    for o in node.operands]  # fmt: skip
-        if n == first:
-            remember(builder, new)
-            new.update(zip(node.results, of_first(builder, node, operands)))
-        elif n == second:
-            made = repeated(builder, node, held["operands"], types)
-            new.update(zip(node.results, held["made"]))
-            new.update(zip(graph.nodes[first].results, made))
-        else:
-            new.update(zip(node.results, repeated(builder, node, operands, graph.types(node.results))))
-    known = {new[v]: numbers for v, numbers in traced.known.items()}
-    return replace(traced, graph=builder.finish([new[v] for v in graph.outputs]), known=known)
+    return sites.mutant({rank: {first: of_first, second: of_second}})
 
 
 def _exchangeable(sites: Sites) -> Iterator[tuple[int, int, int]]:

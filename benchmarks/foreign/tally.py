@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import warnings
 from dataclasses import dataclass, field
-from time import perf_counter
 
 from foreign.mistakes import mutants
 from foreign.programs import Subject, draw
@@ -42,11 +41,9 @@ class Tally:
     survivors: list[str] = field(default_factory=list)
     crashes: list[str] = field(default_factory=list)
     """Mutants that are refused, and of which no cause could be named for an error."""
-    seconds: float = 0.0
 
     def add(self, other: Tally) -> None:
         self.programs += other.programs
-        self.seconds += other.seconds
         for name in ("alarms", "broken", "survivors", "crashes"):
             getattr(self, name).extend(getattr(other, name))
         for kind, row in other.rows.items():
@@ -67,7 +64,6 @@ def traced(subject: Subject) -> Case:
 
 def judged(seed: int, count: int, causes: bool = False) -> Tally:
     """The program of a seed, and so many mutants of it; of those that are refused the causes, too."""
-    begin = perf_counter()
     tally = Tally(programs=1)
     logging.disable(logging.ERROR)
     with warnings.catch_warnings():
@@ -88,7 +84,6 @@ def judged(seed: int, count: int, causes: bool = False) -> Tally:
             return tally
         for i, mutant in enumerate(mutants(case, seed, count)):
             _judge(tally, f"{subject.name}, mutant {i}", mutant.kind, mutant.case, causes)
-    tally.seconds = perf_counter() - begin
     return tally
 
 

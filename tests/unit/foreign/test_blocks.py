@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,16 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:FSDP2-wrapped module"),
     pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning"),  # names that PyTorch 2.11 has, too
 ]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tensors are small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
 
 RANKS = (2, 3, 4)
 MESHES: tuple[dict[str, int], ...] = ({"tp": 2}, {"tp": 3}, {"tp": 4}, {"dp": 2, "tp": 2}, {"dp": 2, "tp": 3})
@@ -197,7 +208,7 @@ def test_a_step_with_clipping_on_dtensors(mesh: dict[str, int]) -> None:
     assert "parameter of layers.1.norm.weight" in proof.certificate.shown
 
 
-@pytest.mark.parametrize("hidden", range(14, 22))
+@pytest.mark.parametrize("hidden", [14, 16, 18, 20])
 def test_a_norm_of_the_parts_of_one_rank_is_refused(hidden: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each rank clips by the norm of what it holds: refused whether or not gradients would be clipped."""
 

@@ -8,6 +8,7 @@ scale, another group, another order), and one under which all that is left behin
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -19,6 +20,8 @@ from ...frontends.ranks import COMMUNICATION, Traced
 from ...ir.graph import Graph, Node, Value
 from .explained import Explained, Found
 from .judging import Difference, Mesh
+from .meanings import LIKE
+from .moving import MOVES
 from .result import Cause
 from .rounds import Round
 
@@ -31,6 +34,8 @@ MOST_SECONDS = 20.0
 class _Repair:
     said: str
     ranks: list[Traced]
+    of: int | None = None
+    """The value that is pending, and should not be."""
 
 
 def find_cause(round: Round, differences: Sequence[Difference]) -> Cause | None:
@@ -49,7 +54,7 @@ def find_cause(round: Round, differences: Sequence[Difference]) -> Cause | None:
         if count >= MOST_TRIALS or process_time() - start > MOST_SECONDS:
             break
         if _mends(round, repair):
-            return replace(cause, repair=repair.said)
+            return replace(search.moved_to(cause, repair.of), repair=repair.said)
     return cause
 
 
@@ -67,44 +72,80 @@ class _Search:
         self.mesh: Mesh = round.case.mesh
         self.graph: Graph = round.case.ranks[0].graph
         self.explained = Explained(round)
+        self._judged: dict[tuple[int, frozenset[int], bool], bool] = {}
         self.maker = {value: n for n, node in enumerate(self.graph.nodes) for value in node.results}
 
     # -- where -----------------------------------------------------------------------------------------------
 
     def frontier(self, wrong: Sequence[int]) -> int | None:
-        """The first op that makes something wrong of what is right, on the way to these outputs."""
-        found: set[int] = set()
+        """The first op that makes something wrong of what is right, on the way to as many of these as can be."""
+        found: Counter[int] = Counter()
         for i in wrong:
-            found |= self._ends(self.graph.outputs[i])
-        return min(found, default=None)
+            found.update(self._ends(self.graph.outputs[i]))
+        return min(found, key=lambda n: (not self._known(n), -found[n], n), default=None)
+
+    def _known(self, n: int) -> bool:
+        """Whether it is known what an op makes, and what is wrong with it."""
+        return any(self.explained.of(value) is not None for value in self.graph.nodes[n].results)
 
     def _ends(self, output: int) -> set[int]:
         end = self.explained.of(output)
-        pending = set() if end is None or end.factor != 1 else set(end.pending)
-        split = end is not None and end.factor == 1 and not pending
-
-        def bad(value: int) -> bool:
-            if self.round.ranks[0][value].whole is not None:
-                return False
-            found = self.explained.of(value)
-            if found is None:
-                return True
-            return found.factor != 1 or not pending.isdisjoint(found.pending)
-
+        if end is not None and end.factor == 1 and not end.pending:  # right, but for where it lies
+            return {self.maker[output]} if output in self.maker else set()
+        scaled = end is not None and end.factor != 1
+        pending = set() if end is None or scaled else set(end.pending)
         seen: set[int] = set()
         ends: set[int] = set()
         waiting = [output]
         while waiting:
-            value = waiting.pop()
-            n = self.maker.get(value)
+            n = self.maker.get(waiting.pop())
             if n is None or n in seen:
                 continue
             seen.add(n)
-            before = [v for v in self.graph.nodes[n].inputs if bad(v)]
+            before = [v for v in self.graph.nodes[n].inputs if self._bad(v, pending, scaled)]
             waiting += before
             if not before:
                 ends.add(n)
-        return ends if not split else {self.maker[output]} if output in self.maker else set()
+        return ends
+
+    def _bad(self, value: int, pending: set[int], scaled: bool) -> bool:
+        """Whether a value is wrong: it is nothing that is known, nor made by moving what is right.
+
+        Sums that are pending, and multiples, are wrong if they are so in the end: on the way they may be meant.
+        """
+        key = (value, frozenset(pending), scaled)
+        if key not in self._judged:
+            self._judged[key] = self._is_bad(value, pending, scaled)
+        return self._judged[key]
+
+    def _is_bad(self, value: int, pending: set[int], scaled: bool) -> bool:
+        if self.round.ranks[0][value].whole is not None:
+            return False
+        found = self.explained.of(value)
+        if found is not None:
+            return (scaled and found.factor != 1) or not pending.isdisjoint(found.pending)
+        n = self.maker.get(value)
+        if n is None:
+            return False
+        node = self.graph.nodes[n]
+        made_of_nothing = (not node.inputs and not _is_collective(node)) or node.op in _LIKE
+        if made_of_nothing:
+            return node.op == "foreign.unwritten"
+        return node.op not in _MOVES or any(self._bad(v, pending, scaled) for v in node.inputs)
+
+    def moved_to(self, cause: Cause, value: int | None) -> Cause:
+        """The place where a sum begins to be pending that should have been added up."""
+        if value is None:
+            return cause
+        n = self.maker.get(value)
+        while n is not None:
+            node = self.graph.nodes[n]
+            before = [v for v in node.inputs if (found := self.explained.of(v)) is not None and found.pending]
+            made = [self.maker[v] for v in before if v in self.maker]
+            if not made:
+                return Cause(node.op, node.source, self.fact(n))
+            n = made[0]
+        return cause
 
     def fact(self, n: int) -> str:
         """What is wrong with what an op makes."""
@@ -178,7 +219,8 @@ class _Search:
         name = self._called(value)
         if found.pending:
             axes = ", ".join(self.mesh.names[axis] for axis in found.pending)
-            yield from self._reduced(value, found.pending, "sum", f"add up {name} over {axes}{at}")
+            for repair in self._reduced(value, found.pending, "sum", f"add up {name} over {axes}{at}"):
+                yield replace(repair, of=value)
         if found.factor != 1:
             yield from self._scaled(value, 1 / found.factor, f"multiply {name} by {1 / found.factor}{at}")
 
@@ -258,6 +300,9 @@ class _Search:
             yield _Repair(f"put the parts {said}{at}", made)
 
 
+_MOVES = frozenset(MOVES) - {"aten.slice.Tensor", "aten.select.int"}
+"""Ops whose results are right if what they read is: a slice may be the wrong one."""
+_LIKE = frozenset(f"aten.{name}" for name in LIKE.split())
 _REDUCE = {"sum": "add up", "avg": "average"}
 
 

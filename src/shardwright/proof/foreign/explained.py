@@ -33,6 +33,7 @@ class Found:
     """A value of the single program, and how the ranks hold it."""
 
     value: int
+    """-1: on the way of an op."""
     way: tuple[str, ...]
     """One for each axis: ``R``, ``S(d)``, ``P(sum)``."""
     factor: Fraction = Fraction(1)
@@ -62,6 +63,8 @@ class Explained:
         self._known: dict[bytes, tuple[int, Fraction]] = {}
         for value, number in round.single.items():
             self._known.setdefault(_digest(number), (value, Fraction(1)))
+        for number in round.inside:
+            self._known.setdefault(_digest(number), (-1, Fraction(1)))
         for value, number in round.single.items():
             for factor in self._factors() if number.whole is None else ():
                 scaled = self.numbers.multiply(number, self.numbers.number(float(factor)))

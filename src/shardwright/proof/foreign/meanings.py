@@ -61,6 +61,8 @@ class Meanings:
         self.kernels = kernels
         self.trusted: set[str] = set()
         """Ops of which nothing is known."""
+        self.inside: list[Number] | None = None
+        """Where ops that are made of parts leave what they compute on the way."""
 
     def evaluate(self, call: Calling, operands: Sequence[Operand]) -> list[Number]:
         with np.errstate(all="ignore"):
@@ -183,7 +185,10 @@ class Meanings:
                 for o in node.operands
             ]
             call = Calling(node.op, dict(node.attrs), tuple(graph.types(node.results)))
-            values.update(zip(node.results, self.evaluate(call, given)))
+            made = self.evaluate(call, given)
+            if self.inside is not None:
+                self.inside += made
+            values.update(zip(node.results, made))
         return [values[value] for value in graph.outputs]
 
     def opaque(self, call: Calling, flat: Sequence[Number]) -> list[Number]:

@@ -44,7 +44,10 @@ class Round:
         self._whole: dict[str, Number] = {}
         self.turn = turn
         single = Lockstep([case.single], self.meanings, self.given_whole, keep)
+        self.meanings.inside = [] if keep else None
         self.single: Values = single.run()[0]
+        self.inside, self.meanings.inside = self.meanings.inside or [], None
+        """What ops of the single program compute on the way."""
         self.ranks = Lockstep(case.ranks, self.meanings, self.given_part, keep).run()
 
     def given_whole(self, given: Given, rank: int) -> Number:
