@@ -40,7 +40,7 @@ class Parallel(Model):
         if self.inner_first:
             head = Gather.apply(GatherForParts.apply(self.head, self.dp, 0), self.tp, 0)
         else:
-            head = Gather.apply(self.head, self.tp, 0)
+            head = Gather.apply(self.head, self.tp, 0)  # wrong: tp was cut first, and is to be gathered last
             head = GatherForParts.apply(head, self.dp, 0)  # wrong: dp was cut last, and is to be gathered first
         return torch.tanh(self.body(x)) @ head.T
 

@@ -71,8 +71,8 @@ def of_ranks(model: Any) -> Any:
     squares = torch.zeros(())
     for parameter in model.parameters():
         if parameter.tensor_model_parallel or model.group.rank() == 0:
-            squares = squares + parameter.grad.square().sum()
-    dist.all_reduce(squares, group=model.group)  # wrong: without the sinks of other ranks
+            squares = squares + parameter.grad.square().sum()  # wrong: without the sinks of other ranks
+    dist.all_reduce(squares, group=model.group)
     return squares
 
 

@@ -48,7 +48,7 @@ def parallel(mesh: Any, context: Any) -> Any:
         with context():
             log_probs = F.log_softmax(policy(x), dim=-1)  # wrong: its gradient is that of a cross entropy
             target = DTensor.from_local(reference, mesh, [Replicate()])
-            loss = (target.exp() * (target - log_probs)).sum()
+            loss = (target.exp() * (target - log_probs)).sum()  # wrong: what this gives back is taken for its gradient
             loss.backward()
         return loss.full_tensor()
 

@@ -172,18 +172,15 @@ class _Proving:
                     f"the single program has no parameter {name!r}",
                     help="name the parallel module's parameters as the single one's",
                 )
-            for given in held:
-                if given is not None and given.placed is not None and given.placed.shape != self._shape(name):
-                    shapes = f"{list(given.placed.shape)}, and {list(self._shape(name))} in the single program"
-                    raise TraceError(f"{name} has shape {shapes}")
-            if all(given is None or given.placed is not None for given in held):
-                continue
+            shape = self._shape(name)
+            if all(given is None or (given.placed is not None and given.placed.shape == shape) for given in held):
+                continue  # else it is plain, or a wrapper's part of what somebody has cut before
             placed = self._by_numbers(name, held)
             for traced, given, place in zip(ranks, held, placed):
                 if given is not None:
                     given.placed = place
                     for left in traced.left:
-                        if left.placed is None and left.of == name:
+                        if left.of == name and (left.placed is None or left.placed.shape != shape):
                             left.placed = place
             found.append((name, placed[0].said if placed[0] is not None else ""))
         return found

@@ -142,3 +142,72 @@ def test_only_a_loss_may_be_each_ranks_own() -> None:
     assert [(d.name, d.looks_like) for d in proof.differences] == [("output", "P(sum) over tp")]
     mean = swt.prove(sharded, like=mlp(), mesh="dp=2", inputs=(X,), loss=loss, placements={"x": Shard(0)})
     assert ("output.1", "P(avg) over dp") in mean.certificate.placed
+
+
+def test_fsdp_of_parameters_that_were_cut_by_hand() -> None:
+    """Megatron's way: each rank keeps some columns as a plain parameter, and FSDP2 cuts those again."""
+    import torch.distributed as dist
+
+    class Copy(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, group: Any) -> Any:
+            ctx.group = group
+            return x
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            grad = grad.clone()
+            dist.all_reduce(grad, group=ctx.group)
+            return grad, None
+
+    class Reduce(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, group: Any) -> Any:
+            x = x.clone()
+            dist.all_reduce(x, group=group)
+            return x
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return grad, None
+
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.a, self.b = nn.Parameter(torch.randn(8, 12)), nn.Parameter(torch.randn(12, 8))
+
+        def forward(self, x: Any) -> Any:
+            return torch.tanh(torch.tanh(x @ self.a) @ self.b)
+
+    class Cut(Whole):
+        def __init__(self, mesh: Any) -> None:
+            super().__init__()
+            self.group, tp = mesh["tp"].get_group(), mesh["tp"].get_local_rank()
+            self.a = nn.Parameter(self.a.detach().chunk(2, 1)[tp].clone())
+            self.b = nn.Parameter(self.b.detach().chunk(2, 0)[tp].clone())
+
+        def forward(self, x: Any) -> Any:
+            x = Copy.apply(x, self.group)
+            return torch.tanh(Reduce.apply(torch.tanh(x @ self.a) @ self.b, self.group))
+
+    def parallel(mesh: Any) -> Any:
+        return fully_shard(Cut(mesh), mesh=mesh["dp"])
+
+    placements = {"x": (Shard(0), Replicate())}
+    proof = swt.prove(parallel, like=Whole(), mesh="dp=2, tp=2", inputs=(X,), loss=loss, placements=placements)
+    assert proof, proof
+
+
+def test_a_choice_by_one_number_is_looked_at_often() -> None:
+    """A norm of one rank's part is compared with a bound, in the place of the whole norm."""
+
+    def single(x: Any) -> Any:
+        return torch.where(x.square().sum() > 1, x, -x)
+
+    def parallel(x: Any) -> Any:
+        return torch.where(x.chunk(2)[torch.distributed.get_rank()].square().sum() > 1, x, -x)
+
+    assert swt.prove(lambda: single, like=single, mesh="d=2", inputs=(X,))
+    for size in range(2, 12):  # other programs have other functions
+        assert not swt.prove(lambda: parallel, like=single, mesh="d=2", inputs=(X[:size],))

@@ -48,7 +48,7 @@ def find_cause(round: Round, differences: Sequence[Difference]) -> Cause | None:
     if found is None:
         return None
     node = search.graph.nodes[found]
-    cause = Cause(node.op, node.source, search.fact(found))
+    cause = Cause(node.op, node.source, search.fact(found), callers=_callers(node))
     start = process_time()
     for count, repair in enumerate(search.repairs(found, wrong)):
         if count >= MOST_TRIALS or process_time() - start > MOST_SECONDS:
@@ -82,7 +82,58 @@ class _Search:
         found: Counter[int] = Counter()
         for i in wrong:
             found.update(self._ends(self.graph.outputs[i]))
-        return min(found, key=lambda n: (not self._known(n), -found[n], n), default=None)
+        first = min(found, key=lambda n: (not self._known(n), not self._sure(n), -found[n], n), default=None)
+        sure = first is not None and all(self.explained.of(v) is not None for v in self.graph.nodes[first].inputs)
+        return self._taken_for_another(first) if first is not None and sure else first
+
+    def _sure(self, n: int) -> bool:
+        """Whether all that an op reads is right as it is, and not only moved."""
+        return all(
+            self.explained.of(value) is not None
+            or ((m := self._maker_of_moved(value)) is not None and self._of_nothing(self.graph.nodes[m]))
+            for value in self.graph.nodes[n].inputs
+        )
+
+    def _of_nothing(self, node: Node) -> bool:
+        return (not node.inputs and not _is_collective(node)) or node.op in _LIKE
+
+    def _taken_for_another(self, n: int) -> int:
+        """An op may read a right value in the place of another: then who gives it that is to blame.
+
+        The single program has the same op, with all of its operands but one.
+        """
+        node = self.graph.nodes[n]
+        reads = [(v, self._origin(v)) for v in node.inputs]
+        likes = [like for like in self.round.case.single.graph.nodes if like.op == node.op]
+        meant = [[self._single_origin(v) for v in like.inputs] for like in likes if len(like.inputs) == len(reads)]
+        right = [[a == b for (_, a), b in zip(reads, those)] for those in meant]
+        if any(all(one) for one in right):
+            return n
+        others = [v for one in right if sum(one) == len(one) - 1 > 0 for (v, _), same in zip(reads, one) if not same]
+        return max((m for v in others if (m := self._maker_of_moved(v)) is not None), default=n)
+
+    def _origin(self, value: int) -> object:
+        """Which value of the single program something is, movements apart."""
+        found = self.explained.of(self._unmoved(value))
+        return None if found is None or found.value < 0 else self._single_origin(found.value)
+
+    def _unmoved(self, value: int) -> int:
+        n = self.maker.get(value)
+        while n is not None and self.graph.nodes[n].op in _MOVES:
+            value = self.graph.nodes[n].inputs[0]
+            n = self.maker.get(value)
+        return value
+
+    def _maker_of_moved(self, value: int) -> int | None:
+        return self.maker.get(self._unmoved(value))
+
+    def _single_origin(self, value: int) -> int:
+        graph = self.round.case.single.graph
+        n = graph.node_of(value)
+        while n is not None and graph.nodes[n].op in _MOVES:
+            value = graph.nodes[n].inputs[0]
+            n = graph.node_of(value)
+        return value
 
     def _known(self, n: int) -> bool:
         """Whether it is known what an op makes, and what is wrong with it."""
@@ -128,8 +179,7 @@ class _Search:
         if n is None:
             return False
         node = self.graph.nodes[n]
-        made_of_nothing = (not node.inputs and not _is_collective(node)) or node.op in _LIKE
-        if made_of_nothing:
+        if self._of_nothing(node):
             return node.op == "foreign.unwritten"
         return node.op not in _MOVES or any(self._bad(v, pending, scaled) for v in node.inputs)
 
@@ -143,7 +193,7 @@ class _Search:
             before = [v for v in node.inputs if (found := self.explained.of(v)) is not None and found.pending]
             made = [self.maker[v] for v in before if v in self.maker]
             if not made:
-                return Cause(node.op, node.source, self.fact(n))
+                return Cause(node.op, node.source, self.fact(n), callers=_callers(node))
             n = made[0]
         return cause
 
@@ -317,6 +367,10 @@ def _orders(count: int) -> Iterator[tuple[str, list[int]]]:
 
 def _times(factor: Fraction) -> str:
     return f"{factor} times" if factor > 1 else f"1/{factor.denominator} of"
+
+
+def _callers(node: Node) -> tuple[str, ...]:
+    return tuple(str(place) for place in dict(node.attrs).get("callers") or ())  # type: ignore[union-attr]
 
 
 def _is_collective(node: Node) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from hashlib import blake2b
+from itertools import permutations
 from math import prod
 from typing import Any
 
@@ -98,10 +99,11 @@ class Explained:
         grid = np.empty(self.mesh.shape, object)
         for rank, part in enumerate(parts):
             grid[self.mesh.coordinate(rank)] = part
-        for number, way in self._assembled(grid, ()):
-            known = self._known.get(_digest(number))
-            if known is not None:
-                yield Found(known[0], way, known[1])
+        for order in permutations(range(grid.ndim)):  # which axis cuts first
+            for number, said in self._assembled(grid.transpose(order), ()):
+                known = self._known.get(_digest(number))
+                if known is not None:
+                    yield Found(known[0], tuple(said[order.index(axis)] for axis in range(grid.ndim)), known[1])
 
     def _assembled(self, grid: Any, way: tuple[str, ...]) -> Iterator[tuple[Number, tuple[str, ...]]]:
         """All ways to put a grid together, from its last axis to its first."""
@@ -144,16 +146,21 @@ def _partners(traced: Traced) -> dict[tuple[Any, ...], int]:
 def _digest(number: Number) -> bytes:
     held = number.whole if number.whole is not None else number.residue
     assert held is not None
-    text = repr((held.shape, number.whole is None)).encode()
+    shape = tuple(size for size in held.shape if size != 1)
+    text = repr((shape, number.whole is None)).encode()
     return blake2b(text + np.ascontiguousarray(held).tobytes(), digest_size=16).digest()
 
 
 def _fits(row: Sequence[Number], d: int) -> bool:
     first = row[0].shape
-    return all(x.shape[:d] == first[:d] and x.shape[d + 1 :] == first[d + 1 :] for x in row)
+    return all(
+        len(x.shape) == len(first) and x.shape[:d] == first[:d] and x.shape[d + 1 :] == first[d + 1 :] for x in row
+    )
 
 
 def _joined(row: Sequence[Number], d: int) -> Number:
     if row[0].whole is not None:
         return Number(row[0].dtype, np.concatenate([x.whole for x in row], d))
-    return Number(row[0].dtype, None, np.concatenate([x.residue for x in row], d), row[0].height)
+    parts = [(x.residue, x.height) for x in row]
+    residue, height = (np.concatenate([part[i] for part in parts], d) for i in (0, 1))
+    return Number(row[0].dtype, None, residue, height)

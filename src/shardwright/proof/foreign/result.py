@@ -64,9 +64,12 @@ class Cause:
     fact: str
     repair: str = ""
     """What was tried and makes everything right; empty if nothing did."""
+    callers: tuple[str, ...] = ()
+    """Of a collective: the lines from which it was called, the nearest first."""
 
     def __str__(self) -> str:
         where = f" at {self.source}" if self.source else ""
+        where += f" (from {', '.join(self.callers)})" if self.callers else ""
         return f"{self.op}{where}: {self.fact}"
 
 

@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from ....errors import TraceError
-from ....ir.graph import TensorType
+from ....ir.graph import SourceLine, TensorType
 from ..dtypes import dtype_name
 from ..recorder import Recorder
 
@@ -44,8 +44,10 @@ class _Storage:
 
 
 class Memory:
-    def __init__(self, recorder: Recorder, unseen: Callable[[Any], int]) -> None:
-        self._recorder = recorder
+    def __init__(
+        self, recorder: Recorder, unseen: Callable[[Any], int], source: Callable[[], SourceLine | None]
+    ) -> None:
+        self._recorder, self._source = recorder, source
         self._unseen = unseen
         """The value of a tensor that nobody has made: a vector over a whole storage."""
         self._storages: dict[int, _Storage] = {}
@@ -161,7 +163,9 @@ class Memory:
         if len(parts) == 1:
             return parts[0]
         flat = tuple(self._shaped(part, None, held.dtype) for part in parts)
-        return self._recorder.node("aten.cat", [flat], [TensorType((stop - start,), held.dtype)], {"dim": 0})[0]
+        return self._recorder.node(
+            "aten.cat", [flat], [TensorType((stop - start,), held.dtype)], {"dim": 0}, (), self._source()
+        )[0]
 
     def _part(self, held: _Storage, piece: _Piece, start: int, stop: int) -> int:
         if (start, stop) == (piece.start, piece.stop):
@@ -177,7 +181,7 @@ class Memory:
         return value if known == shape else self._node("aten.view", value, shape, dtype, {"size": shape})
 
     def _node(self, op: str, value: int, shape: tuple[int, ...], dtype: str, attrs: dict[str, Any]) -> int:
-        return self._recorder.node(op, [value], [TensorType(shape, dtype)], attrs, [(0, 0)])[0]
+        return self._recorder.node(op, [value], [TensorType(shape, dtype)], attrs, [(0, 0)], self._source())[0]
 
     def _check_type(self, held: _Storage, tensor: Any) -> None:
         if held.dtype == dtype_name(tensor.dtype):

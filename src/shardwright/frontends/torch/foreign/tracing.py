@@ -44,6 +44,8 @@ from .optimizers import FUSED, each_of
 _UNRECORDED = ("prim", "profiler", "debugprims")
 _EMPTY = ("aten.empty", "aten.empty_strided", "aten.empty_like", "aten.new_empty", "aten.new_empty_strided")
 _CHECKS = ("aten._assert_async", "aten._assert_scalar", "aten.sym_size", "aten.is_same_size")
+MOST_CALLERS = 3
+"""Lines that are kept of who called a collective."""
 _PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 
 
@@ -54,7 +56,7 @@ class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.exchanges = exchanges
         self.scopes = scopes
         self.recorder = Recorder()
-        self.memory = Memory(self.recorder, self._unseen)
+        self.memory = Memory(self.recorder, self._unseen, self._source)
         self.constants: dict[int, Any] = {}
         """Numbers of tensors that nobody has made, by value."""
         self.known: dict[int, Any] = {}
@@ -337,6 +339,8 @@ class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         source = self._source()
         root = ranks[root] if kind not in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all") else 0
         attrs: dict[str, Any] = {"group": ranks, "reduce": reduce, "root": root, "tag": tag}
+        if self.recording:
+            attrs["callers"] = _callers()
         reads = [self.memory.value(x) for x in given] if self.recording else []
         if kind == "send":
             attrs["at"] = self.exchanges.send(self.rank, root, tag, given[0].clone())
@@ -431,6 +435,18 @@ class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if number in self._lines:
                 return self._lines[number]
         return self.scopes.caller()
+
+
+def _callers() -> tuple[str, ...]:
+    """The user's lines that lead to this one, the nearest first, without the nearest."""
+    found: list[str] = []
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and len(found) <= MOST_CALLERS:
+        place = place_of(frame)
+        if place is not None:
+            found.append(f"{place[0]}:{frame.f_lineno}")
+        frame = frame.f_back
+    return tuple(found[1:])
 
 
 def _inside_backward() -> bool:
