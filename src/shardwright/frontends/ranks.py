@@ -21,7 +21,7 @@ COMMUNICATION = "comm."
 """What the names of collectives begin with."""
 ARGUMENT, PARAMETER, COTANGENT, CONSTANT = "argument", "parameter", "cotangent", "constant"
 """What a program is given."""
-OUTPUT, GRADIENT, STATE = "output", "gradient", "state"
+OUTPUT, GRADIENT, STATE, BUFFER = "output", "gradient", "state", "buffer"
 """What a program leaves behind, beside new parameters."""
 
 Places = NDArray[np.int64]
@@ -89,10 +89,12 @@ class Left:
     """An array, as it was in this run, if there were numbers."""
     of: str = ""
     """The parameter that it belongs to."""
+    changed: bool = True
+    """Whether the program has written it; buffers are left in any case."""
 
     @property
     def label(self) -> str:
-        return self.name if self.kind in (OUTPUT, STATE) else f"{self.kind} of {self.name}"
+        return self.name if self.kind in (OUTPUT, STATE, BUFFER) else f"{self.kind} of {self.name}"
 
 
 @dataclass

@@ -31,14 +31,14 @@ RUN_NOTHING = {
         "DeviceMesh", "Graph", "P", "PlanInfeasible", "ShapeDtype", "ShardingSpec", "ShardwrightError", "cap_gather",
         "compare", "forbid", "numpy", "pin", "reshard", "rule", "trace", "asarray", "randn",
     },
-    "swt": {"Captured", "capture", "capture_step", "constrain", "program_hash"},
+    "swt": {"Captured", "capture", "capture_step", "constrain", "program_hash", "prove"},
     "swn": {
         # Functions of arrays: traced within a program, plain NumPy outside of one.
         "attention", "cross_entropy", "gelu", "layer_norm", "log_softmax", "logsumexp", "op", "relu", "silu", "softmax",
         # These run an op on parts to find out whether its rule is true.
         "Sample", "check_op",
     },
-    "command line": {"audit", "calibrate", "compare", "discover", "explain", "plan"},
+    "command line": {"audit", "calibrate", "compare", "discover", "explain", "plan", "prove"},
 }  # fmt: skip
 """Names that hand no Program to an engine."""
 

@@ -9,7 +9,7 @@ from hashlib import blake2b
 import numpy as np
 
 from ...errors import VerifyError
-from ...frontends.ranks import CONSTANT, OUTPUT, Given, Left, Traced
+from ...frontends.ranks import BUFFER, CONSTANT, OUTPUT, Given, Left, Traced
 from .calls import Kernels
 from .judging import Difference, Mesh, compare
 from .lockstep import Lockstep, Values
@@ -100,6 +100,8 @@ class Round:
         wrong: list[Difference] = []
         right: list[tuple[str, str]] = []
         for (left, whole), ranks in self.left():
+            if left.kind == BUFFER and not any(one.changed for one in (left, *(other for other, _ in ranks))):
+                continue
             if len(ranks) < len(case.ranks):
                 missing = [t.rank for t in case.ranks if _find(t, left) is None]
                 fact = "is not there" if left.kind == OUTPUT else "is missing"
@@ -127,6 +129,6 @@ def _extra(single: Traced, ranks: Sequence[Traced]) -> list[Left]:
     found: dict[tuple[str, str], Left] = {}
     for traced in ranks:
         for left in traced.left:
-            if (left.kind, left.name) not in known:
+            if (left.kind, left.name) not in known and left.kind != BUFFER:
                 found.setdefault((left.kind, left.name), left)
     return list(found.values())

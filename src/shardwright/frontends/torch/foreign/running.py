@@ -27,6 +27,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from ....errors import ShardwrightError, TraceError
 from ...ranks import (
     ARGUMENT,
+    BUFFER,
     COMMUNICATION,
     CONSTANT,
     COTANGENT,
@@ -245,8 +246,8 @@ class _Rank:
             self._outputs(made)
             self._after(parameters, optimizers)
             for name, buffer in self._buffers(modules).items():
-                if mode.memory.value(local_of(buffer)) != before.get(name):
-                    self._leave(buffer, name, STATE)
+                self._leave(buffer, name, BUFFER)
+                self.left[-1][1].changed = self.left[-1][0] != before.get(name)
         mode.recording = False
         return self._finished()
 
