@@ -125,3 +125,20 @@ def test_laws_of_bounds(meanings: Meanings) -> None:
     assert np.array_equal(low.residue, clamped.residue)  # type: ignore[arg-type]
     masked = numbers.real(np.full(6, -np.inf), "f64")
     assert np.array_equal(evaluate(meanings, "aten.maximum", x, masked).residue, x.residue)  # type: ignore[arg-type]
+
+
+def test_a_logarithm_is_subtracted_before_or_after_a_mean(meanings: Meanings) -> None:
+    """mean(x - logsumexp(x)) is mean(x) - logsumexp(x), whatever is subtracted on the way."""
+    numbers = meanings.numbers
+    x = some(meanings, 6)
+
+    def mean(number: Number) -> Number:
+        return numbers.divide(numbers.linear(lambda part: part.sum(keepdims=True), number), numbers.number(6.0))
+
+    highest = numbers.remembered(x.map(lambda part: part[:1]))
+    apart = numbers.subtract(x, highest)
+    total = numbers.linear(lambda part: part.sum(keepdims=True), numbers.exp(apart))
+    logs = numbers.subtract(apart, numbers.log(total))
+    sums = numbers.log(numbers.linear(lambda part: part.sum(keepdims=True), numbers.exp(x)))
+    assert np.array_equal(mean(logs).residue, numbers.subtract(mean(x), sums).residue)  # type: ignore[arg-type]
+    assert np.array_equal(numbers.add(logs, sums).residue, x.residue)  # type: ignore[arg-type]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -31,7 +30,7 @@ def _scores(m: Evaluator, call: Calling, q: Number, k: Number, mask: Number | No
             made = numbers.choose(mask.whole != 0, made, numbers.number(-inf))
         else:
             # Numbers that are minus infinity, or else are added.
-            made = replace(numbers.add(made, mask), exp=None, logarithm=False)
+            made = numbers.add(made, mask)
     return made
 
 

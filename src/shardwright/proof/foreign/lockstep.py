@@ -192,7 +192,7 @@ def _as_it_was(
         index = at if keep else np.expand_dims(at, dim)
         found = x.map(lambda part: np.take_along_axis(part, index, dim) if part.ndim else part)
         found = found if keep else found.map(lambda part: part.squeeze(dim))
-        made[0] = found if made[0].exp is None else numbers.remembered(found)  # a maximum is still one
+        made[0] = found if made[0].shift is None else numbers.remembered(found)  # a maximum is still one
     return made
 
 

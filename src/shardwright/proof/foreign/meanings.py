@@ -121,7 +121,7 @@ class Meanings:
             return plain(operands[0], call)
         if call.op == "aten.cat":
             parts = [x for x in flatten(operands) if len(x.shape) == len(call.shape)]
-            if all(x.whole is None and x.exp is None and x.square is None for x in parts):
+            if all(x.whole is None and x.shift is None and x.square is None for x in parts):
                 return [moving.joined(parts, call.attrs["dim"])]
         sources: list[Number] = []
 
@@ -148,14 +148,15 @@ class Meanings:
     def _side_by_side(self, sources: Sequence[Number]) -> Number:
         """A zero, and all elements of all of these."""
         numbers = self.numbers
-        if any(x.exp is not None for x in sources):
-            sources = [x if x.exp is not None else replace(x, exp=numbers.exp_of(x)) for x in sources]
+        if any(x.shift is not None for x in sources):
+            sources = [numbers.with_shift(x) for x in sources]
         parts = {}
-        for name, zero in (("residue", 0.0), ("height", 0.0), ("exp", 1.0), ("square", 0.0)):
+        starts = {"residue": 0.0, "height": 0.0, "plain": 0.0, "shift": 1.0, "square": 0.0}
+        for name, zero in starts.items():
             held = [getattr(x, name) for x in sources]
             if all(part is not None for part in held):
                 parts[name] = np.concatenate([np.array([zero]), *(part.reshape(-1) for part in held)])
-        logarithm = any(x.logarithm for x in sources) and "exp" in parts
+        logarithm = any(x.logarithm for x in sources)
         return Number(sources[0].dtype, logarithm=logarithm, **parts)
 
     def linear(self, call: Calling, operands: Sequence[Operand]) -> list[Number]:

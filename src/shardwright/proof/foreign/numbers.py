@@ -3,9 +3,9 @@
 A foreign program may use other formulas than the single one: it merges parts of a softmax by their logarithms, or a
 norm from norms of parts.  So more has to hold than that equal operands give equal results:
 
-- A maximum that is subtracted before an exponential changes nothing: what is left of a maximum or a logarithm
-  remembers its exponential, and sums of such numbers multiply those.  ``exp(-x)`` is one over ``exp(x)``.
-- A logarithm is known by what it is of, so that two ways to the same one are equal.
+- ``exp(-x)`` is one over ``exp(x)``, and a maximum that is subtracted before an exponential changes nothing: maxima and
+  logarithms are *shifts*, known by their exponentials; a number is a plain part and a shift, a sum of numbers adds the
+  one and multiplies the other.  So two ways to the same logarithm are equal.
 - A root remembers its square; constants that are roots of small numbers are roots (`constants`).
 
 Any other function is a hash.  Whole numbers and booleans are what they are.  A *height*, an ordinary float, gives
@@ -59,10 +59,11 @@ class Number:
     whole: Array | None = None
     residue: Array | None = None
     height: Array | None = None
-    exp: Array | None = None
-    """The residue of its exponential, where that is known."""
+    plain: Array | None = None
+    shift: Array | None = None
+    """Where a maximum or a logarithm is in it: the residue of all else, and of the exponential of those."""
     logarithm: bool = False
-    """Whether the residue follows from the exponential."""
+    """Whether a logarithm is: then its own residue is made of these two."""
     square: Array | None = None
     """The residue of its square, where it is a root, or one times something."""
 
@@ -78,9 +79,9 @@ class Number:
         def of(part: Array | None) -> Array | None:
             return None if part is None else move(part)
 
-        return Number(
-            self.dtype, of(self.whole), of(self.residue), of(self.height), of(self.exp), self.logarithm, of(self.square)
-        )
+        parts = (self.whole, self.residue, self.height, self.plain, self.shift, self.square)
+        whole, residue, height, plain, shift, square = map(of, parts)
+        return Number(self.dtype, whole, residue, height, plain, shift, self.logarithm, square)
 
 
 class Numbers:
@@ -145,28 +146,40 @@ class Numbers:
         return Number(operands[0].dtype, None, self.mod(compute(*residues)), bounded(compute(*heights)))
 
     def add(self, x: Number, y: Number) -> Number:
-        return self._logs(self.linear(np.add, x, y), x, y, lambda e: e)
+        made = self.linear(np.add, x, y)
+        if x.shift is None and y.shift is None:
+            return made
+        (a, s), (b, t) = self._split(x), self._split(y)
+        return self._shifted(made, self.mod(a + b), self.mod(s * t), x.logarithm or y.logarithm)
 
     def subtract(self, x: Number, y: Number) -> Number:
-        return self._logs(self.linear(np.subtract, x, y), x, y, self.inverse)
+        if x.shift is None and y.shift is None:
+            return self.linear(np.subtract, x, y)
+        return self.add(x, self.negative(y))
 
-    def _logs(self, made: Number, x: Number, y: Number, of_second: Callable[[Array], Array]) -> Number:
-        """What a sum remembers of exponentials."""
-        if x.exp is None and y.exp is None:
-            return made
-        exp = self.mod(self.exp_of(x) * of_second(self.exp_of(y)))
-        made = replace(made, exp=exp)
-        return self.named_by_exp(made) if x.logarithm or y.logarithm else made
+    def _split(self, x: Number) -> tuple[Array, Array]:
+        """The plain part, and the exponential of the rest."""
+        if x.shift is None:
+            residue = self.parts(x)[0]
+            return residue, np.ones_like(residue)
+        assert x.plain is not None
+        return x.plain, x.shift
 
-    def named_by_exp(self, x: Number) -> Number:
-        """A logarithm: its residue is a function of its exponential, the opposite for one over that."""
-        assert x.exp is not None
-        inverse = self.inverse(x.exp)
-        turned = inverse < x.exp
-        state = self.field.hash(self.field.word("log"), [np.where(turned, inverse, x.exp)])
-        residue = self._residue(state)
-        residue = np.where(turned, self.mod(-residue), np.where(x.exp == inverse, 0.0, residue))
-        return replace(x, residue=residue, logarithm=True)
+    def with_shift(self, x: Number) -> Number:
+        """The number, said as a plain part and a shift."""
+        return x if x.shift is not None else replace(x, plain=self.parts(x)[0], shift=np.ones(x.shape))
+
+    def _shifted(self, made: Number, plain: Array, shift: Array, logarithm: bool) -> Number:
+        """A number with what is known of its parts.  A maximum by itself is what it is, also where it is added."""
+        residue = self.mod(plain + self._log_of(shift)) if logarithm else made.residue
+        return replace(made, residue=residue, plain=plain, shift=shift, logarithm=logarithm)
+
+    def _log_of(self, exp: Array) -> Array:
+        """A function of an exponential that is the opposite for one over it."""
+        inverse = self.inverse(exp)
+        turned = inverse < exp
+        residue = self._residue(self.field.hash(self.field.word("log"), [np.where(turned, inverse, exp)]))
+        return np.where(turned, self.mod(-residue), np.where(exp == inverse, 0.0, residue))
 
     def multiply(self, x: Number, y: Number) -> Number:
         if x is y and x.square is not None:
@@ -174,7 +187,7 @@ class Numbers:
             return Number(x.dtype, None, x.square, bounded(x.height**2))
         made = self.linear(np.multiply, x, y)
         for one, other in ((x, y), (y, x)):
-            if one.exp is not None and np.all(self.parts(other)[1] == -1):
+            if one.shift is not None and np.all(self.parts(other)[1] == -1):
                 return replace(self.negative(one), dtype=made.dtype).map(lambda a: np.broadcast_to(a, made.shape))
         if x.square is not None or y.square is not None:
             made = replace(made, square=self.mod(self._square(x) * self._square(y)))
@@ -185,7 +198,10 @@ class Numbers:
 
     def negative(self, x: Number) -> Number:
         made = self.linear(np.negative, x)
-        return made if x.exp is None else replace(made, exp=self.inverse(x.exp), logarithm=x.logarithm)
+        if x.shift is None:
+            return made
+        assert x.plain is not None
+        return self._shifted(made, self.mod(-x.plain), self.inverse(x.shift), x.logarithm)
 
     def reciprocal(self, x: Number) -> Number:
         residue, height = self.parts(x)
@@ -208,27 +224,30 @@ class Numbers:
 
     def exp_of(self, x: Number) -> Array:
         """The residue of an exponential."""
-        if x.exp is not None:
-            return x.exp
-        residue, height = self.parts(x)
+        height = self.parts(x)[1]
+        residue, shift = self._split(x)
         opposite = self.mod(-residue)
         turned = opposite < residue
         state = self.field.hash(self.field.word("exp"), [np.where(turned, opposite, residue)])
         made = 1.0 + (state % np.uint64(self.prime - 1)).astype(np.float64)
         made = np.where(turned, self.inverse(made), made)
         made = np.where(residue == 0, 1.0, made)
+        made = made if x.shift is None else self.mod(made * shift)
         return np.where(is_infinite(height) & (height < 0), 0.0, made)
 
     def exp(self, x: Number) -> Number:
         return Number(x.dtype, None, self.exp_of(x), 1.0 + np.arctan(self.parts(x)[1]))  # rises, and stays in bounds
 
     def log(self, x: Number) -> Number:
-        residue, height = self.parts(x)
-        return self.named_by_exp(Number(x.dtype, None, residue, height, exp=residue))
+        residue, _ = self.parts(x)
+        return self._shifted(self.numeric(x), np.zeros_like(residue), residue, True)
 
     def remembered(self, x: Number) -> Number:
         """A maximum, which will be subtracted from what it is the maximum of."""
-        return x if x.exp is not None or x.dtype[:1] == "c" else replace(x, exp=self.exp_of(x))
+        if x.dtype[:1] == "c":
+            return x
+        exp = self.exp_of(x)
+        return self._shifted(self.numeric(x), np.zeros_like(exp), exp, x.logarithm)
 
     def sqrt(self, x: Number) -> Number:
         return replace(self.hashed(("sqrt",), [x], x.dtype), square=self.parts(x)[0])
@@ -253,7 +272,9 @@ class Numbers:
         """Which of two is the larger: -1, 0 or 1; the opposite of the other way round."""
         (a, high), (b, low) = self.parts(x), self.parts(y)
         apart = self.mod(a - b)
-        opposite = self.mod(b - a)
+        if x.logarithm or y.logarithm:
+            apart = self._log_of(self.mod(self.exp_of(x) * self.inverse(self.exp_of(y))))
+        opposite = self.mod(-apart)
         turned = opposite < apart
         state = self.field.hash(self.field.word("sign"), [np.where(turned, opposite, apart)])
         made = np.where((state % np.uint64(2) == 1) ^ turned, 1, -1)
@@ -262,8 +283,9 @@ class Numbers:
 
     def choose(self, condition: Array, x: Number, y: Number) -> Number:
         (a, high), (b, low) = self.parts(x), self.parts(y)
-        exp = None
-        if x.exp is not None or y.exp is not None:
-            exp = np.where(condition, self.exp_of(x), self.exp_of(y))
-        logarithm = exp is not None and (x.logarithm or y.logarithm)
-        return Number(x.dtype, None, np.where(condition, a, b), np.where(condition, high, low), exp, logarithm)
+        made = Number(x.dtype, None, np.where(condition, a, b), np.where(condition, high, low))
+        if x.shift is None and y.shift is None:
+            return made
+        (p, s), (q, t) = self._split(x), self._split(y)
+        both = np.where(condition, p, q), np.where(condition, s, t)
+        return self._shifted(made, *both, x.logarithm or y.logarithm)

@@ -39,7 +39,7 @@ def bounded_by(numbers: Numbers, sign: int, x: Number, y: Number) -> Number:
     clipping by a wrong norm, say, where the gradient happens not to be clipped.  Two bounded either way come to their
     sum, and which of them is named first is the same.  Infinities bound nothing, or all.
     """
-    taken = replace(one_of(numbers, sign, x, y), exp=None, logarithm=False)
+    taken = replace(_chosen(numbers, sign, x, y), plain=None, shift=None, logarithm=False)
     (a, high), (b, low) = numbers.parts(x), numbers.parts(y)
     apart = numbers.mod(a - b)
     opposite = numbers.mod(-apart)
@@ -61,10 +61,14 @@ def _is_constant(numbers: Numbers, x: Number) -> bool:
 
 
 def one_of(numbers: Numbers, sign: int, x: Number, y: Number) -> Number:
-    """The larger or smaller, by height: which of two level ones is all the same, if it is always the same."""
+    """The larger or smaller, which may be subtracted before an exponential."""
+    return numbers.remembered(_chosen(numbers, sign, x, y))
+
+
+def _chosen(numbers: Numbers, sign: int, x: Number, y: Number) -> Number:
+    """By height: which of two level ones is all the same, if it is always the same."""
     (a, high), (b, low) = numbers.parts(x), numbers.parts(y)
-    first = (sign * high > sign * low) | ((high == low) & (a >= b))
-    return numbers.remembered(numbers.choose(first, x, y))
+    return numbers.choose((sign * high > sign * low) | ((high == low) & (a >= b)), x, y)
 
 
 def _clamp(m: Evaluator, call: Calling, operands: Sequence[Any]) -> Any:
