@@ -90,6 +90,8 @@ class Numbers:
     def __init__(self, prime: int, key: int) -> None:
         self.field = Field(prime, key)
         self.prime = prime
+        self.zeros = 0
+        """How often something was divided by what is 0 modulo the prime: there the laws do not hold."""
 
     # -- making -----------------------------------------------------------------------------------------------
 
@@ -218,6 +220,7 @@ class Numbers:
         if np.iscomplexobj(residue):  # conj(x) / |x|^2
             norm = self.mod(residue.real**2 + residue.imag**2)
             return self.mod(np.conj(residue) * self.inverse(norm))
+        self.zeros += int(np.count_nonzero(residue == 0))
         return self.field.reciprocal(FieldArray(residue, np.zeros_like(residue))).residue
 
     # -- functions --------------------------------------------------------------------------------------------
