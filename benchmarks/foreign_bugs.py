@@ -61,8 +61,13 @@ def judged(case: Case) -> Row:
     begin = time.perf_counter()
     refused = swt.prove(case.module.wrong, **case.arguments())
     seconds = time.perf_counter() - begin
-    source = getattr(getattr(refused, "cause", None), "source", None)
-    line = f"{source.file.rpartition('/')[2]}:{source.line}" if source else ""
+    cause = refused.cause
+    places = (
+        [] if cause is None or cause.source is None else [f"{cause.source.file}:{cause.source.line}", *cause.callers]
+    )
+    named = [place.rpartition("/")[2] for place in places]
+    marked = [f"{case.file.name}:{line}" for line in case.lines]
+    line = next((place for place in named if place in marked), named[0] if named else "")
     found = frozenset(difference.name for difference in refused.differences)
     repaired = swt.prove(case.module.right, **case.arguments()).proven
     return Row(case, found, line, repaired, seconds, losses(case))

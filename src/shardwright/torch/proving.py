@@ -18,7 +18,7 @@ from ..api.arguments import mesh_of
 from ..errors import SpecError, TraceError
 from ..frontends.ranks import ARGUMENT, COTANGENT, OUTPUT, PARAMETER, Given, Placed, Traced, whole
 from ..frontends.torch.foreign.kernels import TorchKernels
-from ..frontends.torch.foreign.placed import by_numbers, parse, placed_by, placed_of
+from ..frontends.torch.foreign.placed import by_block, by_numbers, parse, placed_by, placed_of
 from ..frontends.torch.foreign.running import Job, argument_names, is_numberless, made_on, run_ranks
 from ..proof.foreign.judging import Mesh, ways
 from ..proof.foreign.numbers import Number
@@ -198,6 +198,9 @@ class _Proving:
             for placed in ways(shape, fake, self.mesh, pending=()):
                 if all(np.array_equal(place.of(numbers), part) for place, part in zip(placed, local)):
                     return list(placed)
+            block = by_block(numbers, local)
+            if block is not None:
+                return list(block)
             anywhere = by_numbers(numbers, local, "element by element")
             if anywhere is not None:
                 return list(anywhere)

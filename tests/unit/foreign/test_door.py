@@ -202,3 +202,29 @@ def test_plain_parameters_are_found_by_their_numbers() -> None:
         assert bool(proof) is right
         if proof.certificate is not None:
             assert ("weight", "element by element") in proof.certificate.placed
+
+
+def test_blocks_of_any_size_are_found_by_their_numbers() -> None:
+    """Seven rows for three ranks, as `torch.tensor_split` cuts them, with numbers that stand there twice."""
+
+    class Rows(nn.Module):
+        def __init__(self, weight: Any) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(weight.clone())
+
+        def forward(self, x: Any) -> Any:
+            return x @ self.weight
+
+    whole = torch.arange(14.0).reshape(7, 2) % 9
+
+    class Part(Rows):
+        def forward(self, x: Any) -> Any:
+            made = x.tensor_split(3, 1)[dist.get_rank()] @ self.weight
+            dist.all_reduce(made)
+            return made
+
+    def parallel() -> Any:
+        return Part(whole.tensor_split(3)[dist.get_rank()]).requires_grad_(False)
+
+    single = Rows(whole).requires_grad_(False)
+    assert swt.prove(parallel, like=single, mesh="d=3", inputs=(torch.randn(4, 7),))

@@ -293,6 +293,7 @@ def test_a_program_with_several_results_lists_and_created_values() -> None:
 @pytest.mark.parametrize("wide", [False, True], ids=["half parameters", "float32 parameters"])
 def test_norms_in_half_types(norm: str, dtype: Any, wide: bool) -> None:
     """Statistics are float32 between ops; a CPU's kernels take and give them as eager PyTorch has them."""
+    torch.manual_seed(0)  # sums that cancel are rounded to anything
 
     def f(x: Any, w: Any, b: Any) -> Any:
         x, w, b = (t.detach().requires_grad_() for t in (x, w, b))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -111,6 +112,32 @@ def by_numbers(whole_numbers: Any, local_numbers: Sequence[Any], said: str) -> l
     for placed in found:
         placed.mark(seen)
     return found if seen.all() else None
+
+
+def by_block(whole_numbers: Any, local_numbers: Sequence[Any]) -> list[Placed] | None:
+    """For each rank, the block of the whole that it holds, wherever that begins; None if some hold no block of it."""
+    found = []
+    seen = np.zeros(whole_numbers.shape, np.bool_)
+    for numbers in local_numbers:
+        if numbers.ndim != whole_numbers.ndim:
+            return None
+        room = [range(size - here + 1) for size, here in zip(whole_numbers.shape, numbers.shape)]
+        if prod(map(len, room)) > MOST_BLOCKS:
+            return None
+        for starts in product(*room):
+            block = tuple(slice(start, start + here) for start, here in zip(starts, numbers.shape))
+            if np.array_equal(whole_numbers[block], numbers):
+                break
+        else:
+            return None
+        places = tuple(np.arange(part.start, part.stop) for part in block)
+        found.append(Placed(whole_numbers.shape, places, said="a block"))
+        found[-1].mark(seen)
+    return found if seen.all() else None
+
+
+MOST_BLOCKS = 1 << 14
+"""Places that are tried."""
 
 
 def parse(given: Any) -> tuple[Any, ...]:
