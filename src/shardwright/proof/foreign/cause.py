@@ -16,7 +16,7 @@ from time import process_time
 from typing import Any
 
 from ...errors import VerifyError
-from ...frontends.ranks import COMMUNICATION, Traced
+from ...frontends.ranks import COMMUNICATION, OUTPUT, Traced
 from ...ir.graph import Graph, Node, Value
 from .explained import Explained, Found
 from .judging import Difference, Mesh
@@ -79,12 +79,36 @@ class _Search:
 
     def frontier(self, wrong: Sequence[int]) -> int | None:
         """The first op that makes something wrong of what is right, on the way to as many of these as can be."""
+        outputs = [i for i in wrong if self.case.ranks[0].left[i].kind == OUTPUT]
+        wrong = outputs or wrong  # gradients follow
         found: Counter[int] = Counter()
         for i in wrong:
             found.update(self._ends(self.graph.outputs[i]))
         first = min(found, key=lambda n: (not self._known(n), not self._sure(n), -found[n], n), default=None)
+        ends = [self.explained.of(self.graph.outputs[i]) for i in wrong]
         sure = first is not None and all(self.explained.of(v) is not None for v in self.graph.nodes[first].inputs)
-        return self._taken_for_another(first) if first is not None and sure else first
+        multiples = all(end is not None and end.factor != 1 for end in ends)
+        if first is not None and multiples and not sure and not self._known(first):
+            # All that is wrong is a multiple, as much on the way may be: where it is computed is all that can be said.
+            made = [m for i in wrong if (m := self._computed_at(self.graph.outputs[i])) is not None]
+            return min(made, default=first)
+        if first is None:
+            return None
+        return self._taken_for_another(first) if sure and not self._odd(first) else self._where_odd(first)
+
+    def _odd(self, n: int) -> list[int]:
+        """What an op reads that is a multiple of what it should be."""
+        found = [(v, self.explained.of(v)) for v in self.graph.nodes[n].inputs]
+        return [v for v, one in found if one is not None and one.factor != 1]
+
+    def _where_odd(self, n: int) -> int:
+        """The op that began to make a multiple."""
+        while not _is_collective(self.graph.nodes[n]):
+            makers = [m for v in self._odd(n) if (m := self.maker.get(v)) is not None]
+            if not makers:
+                return n
+            n = max(makers)
+        return n
 
     def _sure(self, n: int) -> bool:
         """Whether all that an op reads is right as it is, and not only moved."""
@@ -135,6 +159,17 @@ class _Search:
             n = graph.node_of(value)
         return value
 
+    def _computed_at(self, value: int) -> int | None:
+        """The last op that computes something of an output: after it there are collectives and movements."""
+        n = self.maker.get(value)
+        while n is not None:
+            node = self.graph.nodes[n]
+            moved = node.op in _MOVES or node.op in _PUT_TOGETHER or _is_collective(node)
+            if not moved or not node.inputs:
+                return n
+            n = next((m for v in node.inputs if (m := self.maker.get(v)) is not None), None)
+        return None
+
     def _known(self, n: int) -> bool:
         """Whether it is known what an op makes, and what is wrong with it."""
         return any(self.explained.of(value) is not None for value in self.graph.nodes[n].results)
@@ -181,6 +216,9 @@ class _Search:
         node = self.graph.nodes[n]
         if self._of_nothing(node):
             return node.op == "foreign.unwritten"
+        held = self.round.ranks[0][value]
+        if held.shift is not None and not held.logarithm:  # any number may be subtracted before an exponential
+            return any(self._bad(v, pending, scaled) for v in node.inputs)
         return node.op not in _MOVES or any(self._bad(v, pending, scaled) for v in node.inputs)
 
     def moved_to(self, cause: Cause, value: int | None) -> Cause:
@@ -352,6 +390,7 @@ class _Search:
 
 _MOVES = frozenset(MOVES) - {"aten.slice.Tensor", "aten.select.int"}
 """Ops whose results are right if what they read is: a slice may be the wrong one."""
+_PUT_TOGETHER = ("aten.cat", "aten.stack", "aten.slice.Tensor", "aten.select.int")
 _LIKE = frozenset(f"aten.{name}" for name in LIKE.split())
 _REDUCE = {"sum": "add up", "avg": "average"}
 
