@@ -51,7 +51,7 @@ def all_gather(x: Any, axis: Axis, dim: int, sizes: Sequence[int]) -> Any:
     """Parts of these sizes, side by side."""
     even = len(set(sizes)) == 1
     if even and axis.style == "functional":
-        return functional.wait_tensor(functional.all_gather_tensor(x, dim, axis.group))
+        return functional.wait_tensor(functional.all_gather_tensor(x.contiguous(), dim, axis.group))
     if even and axis.style == "tensors":
         x = x.movedim(dim, 0).contiguous()
         out = x.new_empty(sum(sizes), *x.shape[1:])

@@ -16,9 +16,11 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
     parallelize_module,
 )
-from torch.testing._internal.distributed._tensor.common_dtensor import ModelArgs, Transformer
 
 import shardwright.torch as swt
+
+pytest.importorskip("expecttest")  # PyTorch's own tests need it
+from torch.testing._internal.distributed._tensor.common_dtensor import ModelArgs, Transformer
 
 pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
 DATA = ("dp", "replica")
