@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from foreign.mistakes import mutants
@@ -62,12 +64,22 @@ def traced(subject: Subject) -> Case:
     ).case()
 
 
+@contextmanager
+def _silence() -> Iterator[None]:
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
 def judged(seed: int, count: int, causes: bool = False) -> Tally:
     """The program of a seed, and so many mutants of it; of those that are refused the causes, too."""
     tally = Tally(programs=1)
-    logging.disable(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with _silence():
         subject = draw(seed)
         try:
             case = traced(subject)
