@@ -122,6 +122,7 @@ def test_a_step_from_a_plan_from_a_file(tmp_path: Any) -> None:
     path.write_text(plan.to_json())
     loaded = sw.load_plan(path, model, optimizer=optimizer, **batch)
     assert program_digest(loaded.program) == program_digest(plan.program)
+    assert loaded.verify() == plan.verify()  # else only one of them may have been proven yet
     assert loaded.to_json() == plan.to_json()
     again = swt.shard_step(model, plan=loaded, optimizer=optimizer, **batch)
     assert program_digest(again.program) == program_digest(plan.program)
