@@ -56,12 +56,14 @@ class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.exchanges = exchanges
         self.scopes = scopes
         self.recorder = Recorder()
-        self.memory = Memory(self.recorder, self._unseen, self._source)
+        self.memory = Memory(self.recorder, self._unseen, lambda: self._latest)
         self.constants: dict[int, Any] = {}
         """Numbers of tensors that nobody has made, by value."""
         self.known: dict[int, Any] = {}
         """Whole numbers that were made from floats, by value: routing, as it was in this run."""
         self.recording = False
+        self._latest: SourceLine | None = None
+        """Where the op before stood: who puts tensors together from memory need not look."""
         self._lines: dict[int, SourceLine | None] = {}
         self._makers: dict[int, Recorded] = {}
         self._indexed = 0
@@ -424,6 +426,10 @@ class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     # -- where it stands -----------------------------------------------------------------------------------------
 
     def _source(self) -> SourceLine | None:
+        self._latest = self._found_source()
+        return self._latest
+
+    def _found_source(self) -> SourceLine | None:
         """The user's line; in a backward pass that of the forward op, unless the user wrote the backward, too."""
         if current_autograd_node() is None or torch.is_grad_enabled():
             source = self.scopes.caller()
