@@ -169,8 +169,9 @@ def _last_uses(graph: Graph) -> dict[int, list[int]]:
         for value in (*node.inputs, *node.results):
             last[value] = n
     found: dict[int, list[int]] = {}
+    outputs = set(graph.outputs)
     for value, n in last.items():
-        if value not in graph.outputs:
+        if value not in outputs:
             found.setdefault(n, []).append(value)
     return found
 
