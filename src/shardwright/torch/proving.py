@@ -169,7 +169,7 @@ class _Proving:
             held = [next((g for g in traced.given if g.kind == PARAMETER and g.name == name), None) for traced in ranks]
             if name not in self.parameters:
                 raise TraceError(
-                    f"the single program has no parameter {name!r}",
+                    f"the single program has no parameter {name!r}, or does not read it",
                     help="name the parallel module's parameters as the single one's",
                 )
             shape = self._shape(name)

@@ -74,7 +74,9 @@ class Round:
         """A random tensor for every name."""
         if name not in self._whole:
             single = self.case.single
-            at = next(i for i, given in enumerate(single.given) if given.name == name)
+            at = next((i for i, given in enumerate(single.given) if given.name == name), None)
+            if at is None:
+                raise VerifyError(f"the parallel program reads {name}, which the single program does not read")
             type = single.graph.type(single.graph.inputs[at])
             seed = int.from_bytes(blake2b(name.encode(), digest_size=6).digest(), "little")
             generator = np.random.default_rng([seed, self.turn, self.numbers.prime])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import product
 from math import prod
 from typing import Any
@@ -80,18 +80,6 @@ def part_of(whole: Any, placed: Placed) -> Any:
         if len(rows) != whole.shape[d]:
             whole = whole.index_select(d, torch.from_numpy(rows))
     return whole
-
-
-def guesses(shape: Sequence[int], local: Sequence[int], mesh: Any) -> Iterator[tuple[tuple[Any, ...], Placed]]:
-    """Ways to cut a tensor over the axes of a mesh that give this rank a part of this shape, simplest first."""
-    if len(shape) != len(local):
-        return
-    choices = [Replicate(), *(Shard(d) for d in range(len(shape)) if shape[d] != local[d])]
-    ways = product(choices, repeat=mesh.ndim)
-    for placements in sorted(ways, key=lambda way: sum(isinstance(placement, Shard) for placement in way)):
-        found = placed_by(shape, mesh, placements)
-        if found.local_shape == tuple(local):
-            yield placements, found
 
 
 def by_numbers(whole_numbers: Any, local_numbers: Sequence[Any], said: str) -> list[Placed] | None:

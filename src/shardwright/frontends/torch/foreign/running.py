@@ -53,8 +53,6 @@ from .roots import roots_of
 from .tracing import RankMode
 from .world import World
 
-Place = Callable[[str, Any], Placed | None]
-"""From the name of a tensor and its local part to how it is placed, where that is not known otherwise."""
 _OURS = Path(__file__).parents[3]
 _WRAPPERS = re.compile(r"(^|\.)(module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)(?=\.)")
 
@@ -112,10 +110,8 @@ class Job:
     names: Sequence[str]
     """Of the tensors among the arguments."""
     loss: Callable[[Any], Any] | None = None
-    backward: bool = True
     place: Callable[[str, Any, str], Placed | None] = lambda name, local, kind: None
-    load: Callable[[str, Any], Any] | None = None
-    """The numbers that a parameter begins with."""
+    """From the name of a tensor, its local part and its kind to how it is placed, if that is said."""
     cotangent: Callable[[int, Any], Any] | None = None
     prepare: Callable[[dict[str, Any]], None] | None = None
     """Told the parameters before anything is run."""
@@ -325,10 +321,7 @@ class _Rank:
         job = self.job
         if not isinstance(program, torch.nn.Module):
             return program(*arguments, **keywords)
-        with nullcontext() if job.backward else torch.no_grad():
-            made = program(*arguments, **keywords)
-        if not job.backward:
-            return made
+        made = program(*arguments, **keywords)
         loss = job.loss(made) if job.loss is not None else _loss(made)
         if loss is not None:
             loss.backward()
