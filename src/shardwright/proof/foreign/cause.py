@@ -3,7 +3,8 @@
 From a wrong output the way leads back through values that are wrong, too: not found among the single program's, a
 multiple of one, or, if the output is left in partial sums, sums that are still pending.  Where that way ends, an op
 makes something wrong of what is right.  There a few repairs are tried on the traced programs (to add up, to scale,
-another reduction, another group, another order of parts), and one under which all that is left behind is right is named.
+another reduction, another group, another order of parts), and one under which all that is left behind is right is
+named.
 """
 
 from __future__ import annotations
