@@ -5,7 +5,7 @@ Above it stands `NeutralForms` (`neutral`), which keeps calls from being taken a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -29,7 +29,7 @@ from .private import (
 )
 from .random import STATE, fresh_state, redraw
 from .recorder import Recorder
-from .signatures import Signature, functional_form, signature
+from .signatures import Signature, functional_form, signature, tensors_in
 from .sizes import WHOLE_SHAPE, grouped_channels
 from .source import Scopes
 
@@ -124,7 +124,7 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             made = self._call(func, args, kwargs)  # keeps the numbers of torch.tensor(...), for .item()
             self.track(made, Record(self._constant_value(operands[0])))
             return made
-        if any(not isinstance(tensor, FakeTensor) for tensor in _tensors(operands)):
+        if any(not isinstance(tensor, FakeTensor) for tensor in tensors_in(operands)):
             args, kwargs = self._without_real(args), {key: self._without_real(value) for key, value in kwargs.items()}
             operands, attrs = form.split(args, kwargs)
         return self._record(form, func, args, kwargs, operands, attrs)
@@ -220,13 +220,13 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args = (*args, *form.defaults(len(args), kwargs))  # the other form need not have the same ones
         operands, attrs = pure.split(args, {key: value for key, value in kwargs.items() if key not in written})
         if pure.random:
-            (target,) = _tensors([_argument(form, args, kwargs, name) for name in written])
+            (target,) = tensors_in([form.argument(args, kwargs, name) for name in written])
             with self:
                 made = redraw(pure.name, self._draw, operands, attrs, target)
             write(self.recorder, self.record_of(target), read(self.recorder, self.record_of(made), source), source)
             return self._call(func, args, kwargs)
         reads = self._reads(operands, source)
-        targets = list(_tensors([_argument(form, args, kwargs, name) for name in written]))
+        targets = list(tensors_in([form.argument(args, kwargs, name) for name in written]))
         made = self._call(func, args, kwargs)
         fresh = [] if made is None else list(_results(made, form, self))
         fresh = [result for result in fresh if all(result is not target for target in targets)]
@@ -425,21 +425,6 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self.recorder.node("aten.full", [], [type], attrs, source=self._source())[0]
         self.consts.append(tensor)
         return self.recorder.input(type, f"const{len(self.consts) - 1}")
-
-
-def _tensors(operands: Any) -> Iterator[Any]:
-    for operand in operands:
-        if isinstance(operand, torch.Tensor):
-            yield operand
-        elif isinstance(operand, list | tuple):
-            yield from _tensors(operand)
-
-
-def _argument(form: Signature, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Any:
-    for i, parameter in enumerate(form.parameters):
-        if parameter.name == name:
-            return args[i] if i < len(args) and not parameter.keyword else kwargs.get(name)
-    raise AssertionError(name)
 
 
 def _results(made: Any, form: Signature, mode: RecordingMode) -> Iterator[Any]:

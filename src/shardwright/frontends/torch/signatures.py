@@ -87,6 +87,13 @@ class Signature:
                 attrs[name + "_present"] = tuple(item is not None for item in value)
         return operands, attrs
 
+    def argument(self, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Any:
+        """What a call gives for a parameter."""
+        for i, parameter in enumerate(self.parameters):
+            if parameter.name == name:
+                return args[i] if i < len(args) and not parameter.keyword else kwargs.get(name)
+        raise AssertionError(name)
+
     def defaults(self, given: int, kwargs: Mapping[str, Any]) -> Iterator[Any]:
         """What stands for the positional arguments after the given ones, up to the first that is named."""
         for parameter in self.parameters[given:]:
@@ -141,6 +148,15 @@ class Signature:
             )
 
         return call
+
+
+def tensors_in(operands: Any) -> Iterator[Any]:
+    """All tensors among operands, lists opened."""
+    for operand in operands:
+        if isinstance(operand, torch.Tensor):
+            yield operand
+        elif isinstance(operand, list | tuple):
+            yield from tensors_in(operand)
 
 
 def _plain(value: Any, op: str) -> Any:

@@ -32,7 +32,7 @@ from ..private import (
     unset_fake_temporarily,
 )
 from ..recorder import Recorded, Recorder
-from ..signatures import Signature, functional_form, signature
+from ..signatures import Signature, functional_form, signature, tensors_in
 from ..sizes import WHOLE_SHAPE
 from ..source import Scopes, place_of
 from .attention import fused, returned
@@ -98,7 +98,7 @@ class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.namespace in NAMESPACES:
             raise TraceError(f"{form.name} is a collective that is not known")
         if self._awaited:
-            self._receive([*_tensors(args), *_tensors(list(kwargs.values()))])
+            self._receive([*tensors_in(args), *tensors_in(list(kwargs.values()))])
         attention = self._attention(form.name, args, kwargs)
         if attention is not None:
             return attention
@@ -153,7 +153,7 @@ class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, form: Signature, func: Any, args: Any, kwargs: dict[str, Any], operands: list[Any], attrs: dict[str, Any]
     ) -> Any:
         """What a call returns; of equal ones without numbers, only the first asks."""
-        tensors = list(_tensors(operands))
+        tensors = list(tensors_in(operands))
         if not tensors or not all(isinstance(x, FakeTensor) for x in tensors):
             return func(*args, **kwargs)
         key = self._answers.key(form, operands, attrs, kwargs)
@@ -202,7 +202,7 @@ class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _keep_whole_numbers(self, operands: Sequence[Any], results: Sequence[Any], values: Sequence[int]) -> None:
         """Places that follow from floats (the best experts, say) are those of this run."""
-        if all(not x.is_floating_point() for x in _tensors(operands)):
+        if all(not x.is_floating_point() for x in tensors_in(operands)):
             return
         for result, value in zip(results, values):
             places = not result.is_floating_point() and not result.is_complex() and result.dtype is not torch.bool
@@ -219,7 +219,7 @@ class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for parameter in form.parameters
             if (parameter.name.startswith(prefix) if prefix else parameter.written)
         ]
-        targets = list(_tensors([_argument(form, args, kwargs, name) for name in written]))
+        targets = list(tensors_in([form.argument(args, kwargs, name) for name in written]))
         args = (*args, *form.defaults(len(args), kwargs))
         operands, attrs = pure.split(args, {key: value for key, value in kwargs.items() if key not in written})
         if form.name in ("aten.zero_", "aten.fill_.Scalar"):  # whatever was there
@@ -465,21 +465,6 @@ def _inside_backward() -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-def _tensors(operands: Any) -> Iterator[Any]:
-    for operand in operands:
-        if isinstance(operand, torch.Tensor):
-            yield operand
-        elif isinstance(operand, list | tuple):
-            yield from _tensors(operand)
-
-
-def _argument(form: Signature, args: Sequence[Any], kwargs: dict[str, Any], name: str) -> Any:
-    for i, parameter in enumerate(form.parameters):
-        if parameter.name == name:
-            return args[i] if i < len(args) and not parameter.keyword else kwargs.get(name)
-    raise AssertionError(name)
 
 
 def _results(made: Any, form: Signature) -> Iterator[Any]:
