@@ -6,7 +6,10 @@ A program becomes a `Source`, what is asked of it an `Asked`, what is decided a 
 |---|---|
 | `planning` | `plan`, `compare`, `load_plan`; of several processes rank 0 plans |
 | `artefact` | `Plan`: the data with its source and Program: look at it, ask it why, call it, train it |
-| `sharding` | `shard_map` and `shard_step` |
+| `deciding` | what is decided for a captured program: the planner's best, or a plan's record bound to it |
+| `sharding` | `shard_map` |
+| `steps` | `train_step` and `shard_step`: a model and its optimizer become a `Step` |
+| `training`, `batches` | `Step`: state in shards, a program for each shape of batch; what each rank gives of one |
 | `proven` | every Program is proven before it first runs; `verify` |
 | `arguments`, `specs` | what users hand in, looked at; shardings mirrored over arguments and results |
 | `foreign` | what a parallel program of somebody else costs, for `compare` |
@@ -27,7 +30,8 @@ from .artefact import Plan
 from .event_log import log
 from .planning import compare, load_plan, plan
 from .proven import verify
-from .sharding import ShardMapped, shard_map, shard_step
+from .sharding import ShardMapped, shard_map
+from .steps import shard_step, train_step
 
 __all__ = [
     "Plan",
@@ -42,6 +46,7 @@ __all__ = [
     "randn",
     "shard_map",
     "shard_step",
+    "train_step",
     "verify",
     "with_sharding_constraint",
     "zeros",

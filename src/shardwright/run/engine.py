@@ -129,7 +129,7 @@ def engine_for(mesh: Any, framework: Framework, engine: Any = None) -> Engine:
     """An engine, by its name or as it is; None takes processes where this is one of several."""
     if engine is None:
         processes = framework.processes
-        engine = processes if processes is not None and _is_one_of_several() else "virtual"
+        engine = processes if processes is not None and is_one_of_several() else "virtual"
     if not isinstance(engine, str | Engine):
         raise SpecError(
             f"engine= takes a name or an engine, not {engine!r}", rows=[("known", ", ".join(engine_names()))],
@@ -155,13 +155,13 @@ def share_between_processes(make: Callable[[], str], mesh: DeviceMesh, processes
 
     ``processes`` names the engine of the framework that runs on several.
     """
-    if processes is None or not _is_one_of_several():
+    if processes is None or not is_one_of_several():
         return None
     found: str | None = _module(processes).share(make, mesh.size)
     return found
 
 
-def _is_one_of_several() -> bool:
+def is_one_of_several() -> bool:
     """Whether torchrun started this process with others, or somebody made a group of several."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return True

@@ -21,9 +21,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ..api.sharding import shard_step
+from ..api.steps import shard_step, train_step
+from ..api.training import Step as ShardedStep
 from ..frontends.torch import Captured, capture, capture_step, constrain, program_hash
-from ..run.runner import Step as ShardedStep
 from ..run.torch import TorchEngine as TorchEngine
 from ..run.torch import emit as emit
 from .tensors import ShardedTensor
@@ -42,6 +42,7 @@ __all__ = [
     "program_hash",
     "prove",
     "shard_step",
+    "train_step",
 ]
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from ...errors import TraceError
-from ..base import BUFFER, GRADIENT, OPTIMIZER, PARAMETER
+from ..base import BUFFER, GRADIENT, NORM, OPTIMIZER, PARAMETER
 from . import optimizers
 from .private import FakeTensorMode, tree_flatten
 from .recorder import Recorder
@@ -44,8 +44,10 @@ class Slot:
 class Session:
     """Fakes for everything real, while a program is captured."""
 
-    def __init__(self, roots: Sequence[tuple[str, Any]], recorder: Recorder) -> None:
+    def __init__(self, roots: Sequence[tuple[str, Any]], recorder: Recorder, buffers: bool = False) -> None:
         self.recorder = recorder
+        self.buffers = buffers
+        """Whether gradients add up: each trained parameter then has one from the start, of zeros if need be."""
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.slots: list[Slot] = []
         self.by_tensor: dict[int, Slot] = {}
@@ -71,6 +73,9 @@ class Session:
             for held, name, known in self._places:
                 if known is slot and isinstance(held.get(name), torch.Tensor):
                     return held[name]
+        if slot.kind == GRADIENT:
+            grad = self.by_tensor[id(slot.owner)].fake.grad
+            return slot.fake if grad is None else grad
         return slot.fake
 
     def finished(self) -> tuple[Slot, ...]:
@@ -108,7 +113,7 @@ class Session:
         if slot is None:
             slot = self._slot(path, kind, self.fake(real), lambda: real, _copy_into(real), real)
             self.by_tensor[id(real)] = self.by_tensor[id(slot.fake)] = slot
-            if kind == PARAMETER and real.grad is not None:
+            if kind == PARAMETER and (real.grad is not None or (self.buffers and real.requires_grad)):
                 self._gradient(path, real, slot.fake)
         elif path not in slot.names:
             slot.names.append(path)
@@ -121,16 +126,46 @@ class Session:
         self._undo.append(restore)
 
     def _gradient(self, path: str, real: Any, fake: Any) -> None:
+        def read() -> Any:
+            return torch.zeros_like(real, requires_grad=False) if real.grad is None else real.grad
+
         def write(tensor: Any) -> None:
             real.grad = tensor
 
         with torch.no_grad():
-            fake.grad = self.fake(real.grad)
-        self._slot(f"{path}.grad", GRADIENT, fake.grad, lambda: real.grad, write, real)
+            fake.grad = self.fake(real if real.grad is None else real.grad).detach()
+        self._slot(f"{path}.grad", GRADIENT, fake.grad, read, write, real)
 
     def _slot(self, name: str, kind: str, fake: Any, read: Any, write: Any, owner: Any = None) -> Slot:
         self.slots.append(Slot([name], kind, fake, read, write, owner))
         return self.slots[-1]
+
+    def clip(self, limit: float | None) -> Any:
+        """The norm of all gradients together; where there is a limit they are scaled down to it, as PyTorch does.
+
+        Sums of squares are added up one after the other, so that what is pending over devices stays so until the end.
+        """
+        trained = [slot for slot in self.slots if slot.kind == PARAMETER and slot.fake.grad is not None]
+        if not trained:
+            raise TraceError(
+                "no parameter has a gradient, so there is no norm",
+                help="leave clip_grad_norm= and on_nonfinite= out, or train something",
+            )
+        with torch.no_grad():
+            with self.recorder.update(NORM):
+                total = None
+                for slot in trained:
+                    grad = slot.fake.grad
+                    wide = grad if grad.dtype in (torch.float32, torch.float64) else grad.float()
+                    square = wide.square().sum()
+                    total = square if total is None else total + square
+                norm = total.sqrt()  # type: ignore[union-attr]
+            if limit is not None:
+                with self.recorder.update():
+                    scale = (limit / (norm + 1e-6)).clamp(max=1.0)
+                    for slot in trained:
+                        slot.fake.grad = slot.fake.grad * scale.to(slot.fake.grad.dtype)
+        return norm
 
     # Optimizers
 

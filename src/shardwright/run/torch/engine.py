@@ -211,6 +211,28 @@ class TorchEngine(EngineBase):
             self._assembling[key] = CompiledRank(_gathering(spec, type), self, compare=False)
         return self._assembling[key]([local])[0]
 
+    def move(self, local: Any, spec: ShardingSpec, to: ShardingSpec, shape: Sequence[int]) -> Any:
+        """This rank's shard in another sharding."""
+        local, spec, to = local.detach().to(self.device), spec.closed(), to.closed()
+        if spec == to:
+            return local
+        type = TensorType(tuple(shape), dtype_name(local.dtype))
+        key = (spec, type, to)
+        if key not in self._assembling:
+            self._assembling[key] = CompiledRank(_moving(spec, to, type), self, compare=False)
+        return self._assembling[key]([local])[0]
+
+    def exchange(self, numbers: Sequence[int]) -> list[list[int]]:
+        """A few whole numbers of every device of the mesh, in its order; on the host, whatever the device."""
+        row = torch.tensor(list(numbers), dtype=torch.int64)
+        if not has_processes() or self.mesh.size == 1:
+            return [row.tolist()]
+        group = self.groups.process_group(self.mesh.device_ids)
+        found = [torch.empty_like(row) for _ in self.mesh.device_ids]
+        dist.all_gather(found, row, group=group)
+        order = dist.get_process_group_ranks(group)
+        return [found[order.index(rank)].tolist() for rank in self.mesh.device_ids]
+
     def _spec(self, spec: Any, rank: int) -> ShardingSpec:
         return ShardingSpec.of(spec, self.mesh, rank)
 
@@ -293,8 +315,13 @@ def _misfit(program: Program, wrong: Sequence[str]) -> GraphError:
 
 def _gathering(spec: ShardingSpec, type: TensorType) -> Program:
     """A program that makes a tensor whole."""
+    return _moving(spec, ShardingSpec.replicate(spec.mesh, spec.rank), type)
+
+
+def _moving(spec: ShardingSpec, to: ShardingSpec, type: TensorType) -> Program:
+    """A program that brings a tensor from one sharding to another."""
     values, instrs = [Local(0, type, spec, "x")], []
-    for step in reshard(spec, ShardingSpec.replicate(spec.mesh, spec.rank), type.shape, type.item_bytes, idle=False):
+    for step in reshard(spec, to, type.shape, type.item_bytes, idle=False):
         values.append(Local(len(values), type, step.after.closed(), f"x_{len(values)}"))
         said = {"dim": step.dim, "to_dim": step.to_dim, "reduction": step.reduction}
         attrs = tuple(sorted((name, value) for name, value in said.items() if value is not None))

@@ -1,0 +1,190 @@
+"""What a call of a training step hands over: the whole batch on every rank, or each rank's part of it.
+
+``data="global"``: every rank gives the whole batch, of which the engine takes its shards.  ``data="local"``: a rank
+gives its part, as a `DistributedSampler` does; the batch is what the ranks along the *data axes* give, one after the
+other in the order of the mesh, cut as ``torch.chunk`` would, and ranks that differ along other axes only give the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import SpecError
+from ..frontends.base import Framework, Source, batch_dims
+from ..plans.requests import Request
+from ..run.engine import Engine
+from ..spec.mesh import DeviceMesh
+from ..spec.sharding import ShardingSpec
+
+Call = tuple[tuple[Any, ...], Mapping[str, Any]]
+DATA_MODES = ("global", "local")
+_DATA_AXES = ("dp", "ddp", "fsdp", "hsdp", "data", "batch", "replica")
+"""How axes are called, or begin to be called, along which people split batches."""
+
+
+def check_data(data: Any) -> None:
+    if data not in (None, *DATA_MODES):
+        raise SpecError(f"data= is 'global' or 'local', not {data!r}", help=WHAT_DATA)
+
+
+WHAT_DATA = (
+    'data="global": every rank gives the whole batch; data="local": every rank gives its part of it, as '
+    "torch.utils.data.DistributedSampler hands out"
+)
+
+
+def global_by_default(engine: Engine) -> str:
+    """What a step takes where nobody said: the whole batch on every rank; said once where there are several."""
+    global _said
+    if engine.name != "virtual" and engine.mesh.size > 1 and not _said:
+        _said = True
+        _log.warning("every rank is taken to give the whole batch; %s", WHAT_DATA)
+    return "global"
+
+
+_said = False
+_log = logging.getLogger("shardwright")
+
+
+def data_axes_of(
+    mesh: DeviceMesh, said: Sequence[str] | None, source: Source | None, specs: Sequence[Any]
+) -> tuple[str, ...]:
+    """The axes along which ranks have different parts of a batch: as said, as a plan splits it, or by their names."""
+    names = mesh.axis_names
+    if said is not None:
+        chosen = (said,) if isinstance(said, str) else tuple(said)
+        for name in chosen:
+            if name not in names:
+                raise SpecError(f"data_axes names {name!r}, which is no axis of the mesh", rows=[("mesh", str(mesh))])
+        return tuple(name for name in names if name in chosen)
+    if source is not None:
+        for about, spec in zip(source.inputs_are, specs):
+            if about.batch_dim is not None:
+                axes = spec.dims[about.batch_dim].axes
+                if all(axis.size == mesh.axis(axis.name).size for axis in axes):
+                    used = {axis.name for axis in axes}
+                    return tuple(name for name in names if name in used)
+    if len(names) == 1:
+        return tuple(names)
+    chosen = tuple(name for name in names if name.lower().startswith(_DATA_AXES))
+    if not chosen:
+        raise SpecError(
+            'data="local", but which axes of the mesh have different parts of a batch is not known',
+            rows=[("mesh", str(mesh))], help=f'say it, such as data_axes="{names[0]}"',
+        )  # fmt: skip
+    return chosen
+
+
+def micro_batches(framework: Framework, call: Call, count: int) -> list[Call]:
+    """A call cut into so many equal ones along the batch."""
+    if count == 1:
+        return [call]
+    tree = (call[0], dict(call[1]))
+    arrays = framework.leaves(tree)
+    shapes = [framework.array_type(array).shape for array in arrays]
+    dims = batch_dims(shapes)
+    size = next((shape[dim] for shape, dim in zip(shapes, dims) if dim is not None), None)
+    if size is None:
+        raise SpecError("no argument has examples to accumulate over", help="leave accumulate= out")
+    if size % count or not size:
+        less = size - size % count
+        raise SpecError(
+            f"a batch of {size} cannot be cut into {count} equal ones, whose losses are averaged",
+            help=f"give {f'{less} or ' if less else ''}{less + count} examples",
+        )
+    part, width = framework.arrays.part, size // count
+    return [
+        framework.filled(
+            tree, [a if dim is None else part(a, dim, k * width, (k + 1) * width) for a, dim in zip(arrays, dims)]
+        )
+        for k in range(count)
+    ]
+
+
+class Batches:
+    """How the arrays of calls get into a program, the same way for every call of a step."""
+
+    def __init__(self, framework: Framework, engine: Engine, data: str, axes: tuple[str, ...], accumulate: int) -> None:
+        self.framework, self.engine, self.data, self.axes = framework, engine, data, axes
+        self.accumulate = accumulate
+        if data == "local" and engine.name == "virtual":
+            raise SpecError(
+                'data="local" is for ranks that run in processes of their own, but this is the virtual mesh',
+                help="leave data= out: one process gives the whole batch; or launch with torchrun",
+            )
+
+    # -- what the program sees ------------------------------------------------------------------------------
+
+    def whole(self, call: Call) -> Call:
+        """The call as one process would make it: of local parts, stand-ins for what they are together."""
+        if self.data == "global":
+            return call
+        arrays = self.framework.leaves((call[0], dict(call[1])))
+        shapes = [self.framework.array_type(array).shape for array in arrays]
+        dims = batch_dims(shapes)
+        sizes = [shape[dim] for shape, dim in zip(shapes, dims) if dim is not None]
+        together = self._together(sizes[0] if sizes else 0)
+        stand_ins = [
+            array if dim is None else self.framework.stand_in(array, (together, *shape[1:]))
+            for array, shape, dim in zip(arrays, shapes, dims)
+        ]
+        args, kwargs = self.framework.filled((call[0], dict(call[1])), stand_ins)
+        return args, kwargs
+
+    def _together(self, size: int) -> int:
+        """The examples of all data ranks; that each gives its chunk of them."""
+        engine: Any = self.engine
+        mesh: DeviceMesh = engine.mesh
+        given: list[int] = [row[0] for row in engine.exchange([size])]
+        spec = self.spec(mesh, 1, 0)
+        total = sum(given[p] for p in mesh if self._counts(mesh, p))
+        wanted = [spec.local_shape((total,), p)[0] for p in mesh]
+        if given != wanted:
+            odd = next(p for p in mesh if given[p] != wanted[p])
+            ways = math.prod(mesh.axis(name).size for name in self.axes)
+            raise SpecError(
+                f"rank {mesh.device_ids[odd]} gives {given[odd]} examples, but of {total} it has {wanted[odd]}",
+                rows=[("given", ", ".join(map(str, given))), ("wanted", ", ".join(map(str, wanted)))],
+                help=f"give equal parts, or cut {total} as torch.chunk does into {ways} along {', '.join(self.axes)}",
+            )
+        return total
+
+    def _counts(self, mesh: DeviceMesh, position: int) -> bool:
+        """Whether a position is the first of those that give the same."""
+        at = mesh.coordinates(position)
+        return all(at[name] == 0 for name in mesh.axis_names if name not in self.axes)
+
+    def spec(self, mesh: DeviceMesh, rank: int, dim: int | None) -> ShardingSpec:
+        """The sharding in which an argument comes."""
+        if dim is None or self.data == "global":
+            return ShardingSpec.replicate(mesh, rank)
+        words = ["_"] * rank
+        words[dim] = "+".join(self.axes)
+        return ShardingSpec.parse(f"[{', '.join(words)}]", mesh)
+
+    def held(
+        self, source: Source, whole: Call, call: Call, specs: Sequence[ShardingSpec]
+    ) -> tuple[list[Any], list[Any]]:
+        """The arguments as given, and what the engine holds of them."""
+        looked_at = source.bind(*whole)
+        if self.data == "global":
+            return looked_at, [self.engine.scatter(array, spec) for array, spec in zip(looked_at, specs)]
+        engine: Any = self.engine
+        given, found = source.data_of(*call), []
+        for array, about, spec, value in zip(given, source.inputs_are, specs, source.graph.inputs):
+            type = source.graph.type(value)
+            comes = self.spec(engine.mesh, type.rank, about.batch_dim)
+            found.append(engine.move(array, comes, spec, type.shape))
+        return given, found
+
+    def requests(self, source: Source) -> list[Request]:
+        """Where parts come from ranks, the program takes them as they come."""
+        if self.data == "global":
+            return []
+        mesh = self.engine.mesh
+        about = zip(source.inputs_are, source.graph.inputs)
+        specs = {a.name: self.spec(mesh, source.graph.type(v).rank, a.batch_dim) for a, v in about if a.batch_dim == 0}
+        return [Request("in_specs", (name, str(spec)), spec=spec) for name, spec in specs.items()]
