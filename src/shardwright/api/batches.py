@@ -8,7 +8,6 @@ other in the order of the mesh, cut as ``torch.chunk`` would, and ranks that dif
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -78,6 +77,15 @@ def data_axes_of(
     return chosen
 
 
+def data_place(mesh: DeviceMesh, axes: Sequence[str], position: int) -> tuple[int, int]:
+    """Which part of a batch a device gives, and of how many."""
+    at, rank, count = mesh.coordinates(position), 0, 1
+    for name in axes:
+        size = mesh.axis(name).size
+        rank, count = rank * size + at[name], count * size
+    return rank, count
+
+
 def micro_batches(framework: Framework, call: Call, count: int) -> list[Call]:
     """A call cut into so many equal ones along the batch."""
     if count == 1:
@@ -144,7 +152,7 @@ class Batches:
         wanted = [spec.local_shape((total,), p)[0] for p in mesh]
         if given != wanted:
             odd = next(p for p in mesh if given[p] != wanted[p])
-            ways = math.prod(mesh.axis(name).size for name in self.axes)
+            _, ways = data_place(mesh, self.axes, odd)
             raise SpecError(
                 f"rank {mesh.device_ids[odd]} gives {given[odd]} examples, but of {total} it has {wanted[odd]}",
                 rows=[("given", ", ".join(map(str, given))), ("wanted", ", ".join(map(str, wanted)))],

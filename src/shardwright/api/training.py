@@ -27,7 +27,7 @@ from ..proof.same import check_same
 from ..run.engine import Engine, Executed
 from ..run.runner import Runner
 from ..spec.sharding import ShardingSpec
-from .batches import Batches, Call, micro_batches
+from .batches import Batches, Call, data_place, micro_batches
 from .proven import proven_for
 
 _log = logging.getLogger("shardwright")
@@ -244,6 +244,21 @@ class Step:
         return [collective for part in self._last.parts for collective in part.program.collectives]
 
     @property
+    def data_rank(self) -> int:
+        """Which part of a batch this process gives, from 0: the ``rank`` of a `DistributedSampler`."""
+        return self._data_place[0]
+
+    @property
+    def data_ranks(self) -> int:
+        """How many parts of a batch there are: the ``num_replicas`` of a `DistributedSampler`."""
+        return self._data_place[1]
+
+    @property
+    def _data_place(self) -> tuple[int, int]:
+        engine: Any = self.engine
+        return data_place(engine.mesh, self.batches.axes, getattr(engine, "position", 0))
+
+    @property
     def compiled(self) -> Any:
         """Of a step in one piece."""
         return self._last.parts[0].compiled
@@ -400,7 +415,7 @@ class Step:
 
     def _train(self, entry: Entry, batch: Sequence[tuple[list[Any], list[Any]]]) -> dict[int, list[Any]]:
         """Runs all parts; for every output of the program what each run of its part gave."""
-        slots: dict[int | str, Any] = {**self._slots(entry)}
+        slots: dict[int | str, Any] = dict(self._slots(entry).items())
         for held in self._state.values():
             held.shards = None if held.changed else held.shards  # nobody but the engine has it while it runs
         returned: dict[int, list[Any]] = {}
