@@ -8,17 +8,17 @@ other in the order of the mesh, cut as ``torch.chunk`` would, and ranks that dif
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..errors import SpecError
-from ..frontends.base import Framework, Source, batch_dims
+from ..frontends.base import Framework, Source, StepForm, batch_dims, frontend_for
 from ..plans.requests import Request
 from ..run.engine import Engine
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
 
-Call = tuple[tuple[Any, ...], Mapping[str, Any]]
+Call = tuple[tuple[Any, ...], dict[str, Any]]
 DATA_MODES = ("global", "local")
 _DATA_AXES = ("dp", "ddp", "fsdp", "hsdp", "data", "batch", "replica")
 """How axes are called, or begin to be called, along which people split batches."""
@@ -90,8 +90,7 @@ def micro_batches(framework: Framework, call: Call, count: int) -> list[Call]:
     """A call cut into so many equal ones along the batch."""
     if count == 1:
         return [call]
-    tree = (call[0], dict(call[1]))
-    arrays = framework.leaves(tree)
+    arrays = framework.leaves(call)
     shapes = [framework.array_type(array).shape for array in arrays]
     dims = batch_dims(shapes)
     size = next((shape[dim] for shape, dim in zip(shapes, dims) if dim is not None), None)
@@ -106,10 +105,17 @@ def micro_batches(framework: Framework, call: Call, count: int) -> list[Call]:
     part, width = framework.arrays.part, size // count
     return [
         framework.filled(
-            tree, [a if dim is None else part(a, dim, k * width, (k + 1) * width) for a, dim in zip(arrays, dims)]
+            call, [a if dim is None else part(a, dim, k * width, (k + 1) * width) for a, dim in zip(arrays, dims)]
         )
         for k in range(count)
     ]
+
+
+def one_batch(fn: Any, call: Call, form: StepForm) -> Call:
+    """The call that is captured for a batch: the first of those that add up."""
+    if form.accumulate == 1:
+        return call
+    return micro_batches(frontend_for(fn, *call).FRAMEWORK, call, form.accumulate)[0]
 
 
 class Batches:
@@ -130,7 +136,7 @@ class Batches:
         """The call as one process would make it: of local parts, stand-ins for what they are together."""
         if self.data == "global":
             return call
-        arrays = self.framework.leaves((call[0], dict(call[1])))
+        arrays = self.framework.leaves(call)
         shapes = [self.framework.array_type(array).shape for array in arrays]
         dims = batch_dims(shapes)
         sizes = [shape[dim] for shape, dim in zip(shapes, dims) if dim is not None]
@@ -139,7 +145,7 @@ class Batches:
             array if dim is None else self.framework.stand_in(array, (together, *shape[1:]))
             for array, shape, dim in zip(arrays, shapes, dims)
         ]
-        args, kwargs = self.framework.filled((call[0], dict(call[1])), stand_ins)
+        args, kwargs = self.framework.filled(call, stand_ins)
         return args, kwargs
 
     def _together(self, size: int) -> int:

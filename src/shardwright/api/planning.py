@@ -25,8 +25,9 @@ from ..plans.requests import read_requests, requests_of
 from ..solve.planner import Planner, check_recipe, check_solver
 from ..solve.recipes import RECIPES
 from ..spec.mesh import DeviceMesh
-from .arguments import call_of, check_path, check_time_limit, mesh_of
+from .arguments import call_of, check_path, check_time_limit, mesh_of, step_form
 from .artefact import Plan
+from .batches import one_batch
 from .deciding import Learning, bound, decided, limit_requests, planner_of
 from .foreign import foreign_view
 from .proven import check_verify
@@ -49,6 +50,11 @@ def plan(
     time_limit: float | None = None,
     optimizer: Any = None,
     loss: Any = None,
+    clip_grad_norm: float | None = None,
+    accumulate: int = 1,
+    autocast: Any = None,
+    reduce_dtype: Any = None,
+    on_nonfinite: str | None = None,
     learn: bool = False,
     rule_book: str | Path | None = None,
     uneven: bool = False,
@@ -58,9 +64,10 @@ def plan(
     """The plan with the least predicted step time that fits in memory.
 
     ``fn`` is a function of NumPy arrays or PyTorch tensors, or a PyTorch module; with ``optimizer`` or ``loss`` it is
-    a training step.  Its keyword arguments are ``kwargs``, or plain keywords that its signature names.  ``constraints``
-    is a mapping of names or patterns to shardings, `pin`, `forbid` and `cap_gather`, or a list of these; ``memory``
-    limits bytes per device; ``solver`` is ``"auto"``, ``"elimination"``, ``"ilp"``, ``"search"``, ``"messages"`` or
+    a training step, and ``clip_grad_norm`` to ``on_nonfinite`` are those of `shardwright.torch.train_step`.  Its
+    keyword arguments are ``kwargs``, or plain keywords that its signature names.  ``constraints`` is a mapping of names
+    or patterns to shardings, `pin`, `forbid` and `cap_gather`, or a list of these; ``memory`` limits bytes per device;
+    ``solver`` is ``"auto"``, ``"elimination"``, ``"ilp"``, ``"search"``, ``"messages"`` or
     ``"simple"``; ``recipe`` forces a named baseline.  With ``learn`` ops that the rule book does not know are studied
     by execution, and what is found is used and kept in the file ``rule_book``, if one is named.  With ``uneven`` dims
     may be split that do not divide; shards then count as large as the largest.  Before it first runs, a plan's Program
@@ -82,7 +89,9 @@ def plan(
     call = call_of(fn, args, kwargs, named, plan, "plan")
     on = mesh_of(mesh)
     limits = limit_requests(memory, uneven, recipe)
-    source = capture_source(fn, args, call, optimizer=optimizer, loss=loss)
+    form = step_form(clip_grad_norm, accumulate, autocast, reduce_dtype, on_nonfinite)
+    args, call = one_batch(fn, (args, call), form)
+    source = capture_source(fn, args, call, optimizer=optimizer, loss=loss, form=form)
     requests = [*tree_requests(source, fn, args, call, in_specs, out_specs), *requests_of(constraints), *limits]
     planner = planner_of(source, on, requests, hardware, Learning(learn, rule_book))
     return Plan(decided(planner, source, solver, time_limit), source, planner, mesh, verify=verify)
@@ -153,15 +162,21 @@ def load_plan(
     hardware: Any = None,
     optimizer: Any = None,
     loss: Any = None,
+    clip_grad_norm: float | None = None,
+    accumulate: int = 1,
+    autocast: Any = None,
+    reduce_dtype: Any = None,
+    on_nonfinite: str | None = None,
     rule_book: str | Path | None = None,
     verify: str = "on",
     **named: Any,
 ) -> Plan:
     """A plan from its JSON (the text, or the path of a file), for this program; one for another program is refused.
 
-    The program is captured and the hash of its graph compared; ``optimizer`` and ``loss`` as for `plan`.  ``hardware``
-    is what it was planned for; a preset is found by the plan's word.  A plan that splits ops by rules that were learned
-    needs their ``rule_book``.  What the file says of a proof is not believed: the Program is proven before it runs.
+    The program is captured and the hash of its graph compared; ``optimizer`` to ``on_nonfinite`` as for `plan`.
+    ``hardware`` is what it was planned for; a preset is found by the plan's word.  A plan that splits ops by rules that
+    were learned needs their ``rule_book``.  What the file says of a proof is not believed: the Program is proven before
+    it runs.
     """
     check_verify(verify)
     record = read_plan(_text_of(text))
@@ -174,7 +189,9 @@ def load_plan(
             rows=[("plan", record["hardware"]), ("hardware", about.name)],
             help="pass hardware= as it was planned for, or plan anew",
         )
-    source = capture_source(fn, args, call, optimizer=optimizer, loss=loss)
+    form = step_form(clip_grad_norm, accumulate, autocast, reduce_dtype, on_nonfinite)
+    args, call = one_batch(fn, (args, call), form)
+    source = capture_source(fn, args, call, optimizer=optimizer, loss=loss, form=form)
     return bind_plan(record, source, about, Learning(rule_book=rule_book), True, verify)
 
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import SpecError
-from ..frontends.base import PLAIN, Framework, Source, StepForm, capture_source, frontend_for
+from ..frontends.base import Framework, Source, capture_source, frontend_for
 from ..plans.plan import read_plan
 from ..plans.requests import Request, requests_of
-from ..run.engine import Engine, engine_for, is_one_of_several
+from ..run.engine import engine_for, is_one_of_several
 from ..solve.planner import check_recipe, check_solver
-from .arguments import call_of, check_time_limit, mesh_of
+from .arguments import call_of, check_time_limit, mesh_of, step_form
 from .artefact import Plan
-from .batches import WHAT_DATA, Batches, Call, check_data, data_axes_of, micro_batches
+from .batches import WHAT_DATA, Batches, Call, check_data, data_axes_of, one_batch
 from .deciding import Learning, decided, limit_requests, planner_of
 from .planning import bind_plan
 from .proven import check_verify
@@ -86,7 +86,7 @@ class Wishes:
             same = bind_plan(read_plan(plan.to_json()), source, plan.hardware, Learning(), plan.data.claimed)
             return Plan(same.data, source, same.planner, None, engine, self.proof)
         requests = tree_requests(source, model, *call, self.in_specs, None)
-        requests += [*requests_of(self.specs), *requests_of(self.constraints), *more]
+        requests += [*requests_of(self.specs), *requests_of(self.constraints), *([] if self.plan else more)]
         requests += limit_requests(self.memory, recipe=self.recipe)
         planner = planner_of(source, mesh_of(self.mesh), requests, self.hardware, Learning())
         data = planner.by_specs() if self.by_hand else decided(planner, source, self.solver, self.time_limit)
@@ -183,60 +183,34 @@ def train_step(
     )
     wishes.check("train_step")
     check_data(data)
-    form = _form(clip_grad_norm, accumulate, autocast, reduce_dtype, on_nonfinite)
+    form = step_form(clip_grad_norm, accumulate, autocast, reduce_dtype, on_nonfinite)
     args, kwargs = _call(batch)
     call: Call = (args, call_of(model, args, kwargs, {}, train_step, "train_step"))
     framework: Framework = frontend_for(model, *call).FRAMEWORK
     on: Any = plan.data.mesh if plan is not None else mesh
     if data is None and (is_one_of_several() if engine is None else not _virtual(engine)):
         raise SpecError("train_step does not know what each rank gives: data= is missing", help=WHAT_DATA)
-    runs: Engine | None = None
-    stand_ins = micro_batches(framework, call, accumulate)[0]
-    requests: list[Request] = []
-    if data == "local":
-        of = None if plan is None else plan.source
-        axes = data_axes_of(mesh_of(on), data_axes, of, () if plan is None else plan.complete.inputs)
-        runs = engine_for(on, framework, engine)
-        parts = Batches(framework, runs, "local", axes, accumulate)
-        stand_ins = parts.whole(stand_ins)
-        source = _captured(model, stand_ins, optimizer, loss, form, plan)
-        requests = parts.requests(source) if plan is None else []
-    else:
-        source = _captured(model, stand_ins, optimizer, loss, form, plan)
-    made = wishes.planned(source, model, stand_ins, requests, runs)
-    return made.step(
-        data=data or "global", data_axes=data_axes or (axes if data == "local" else None), on_nonfinite=on_nonfinite,
-        init=init, example=stand_ins,
-    )  # fmt: skip
-
-
-def _captured(model: Any, call: Call, optimizer: Any, loss: Any, form: StepForm, plan: Plan | None) -> Source:
-    if plan is not None and plan.source.form != form and (plan.source.form != PLAIN or form != PLAIN):
+    if plan is not None and plan.source.form != form:
         raise SpecError(
             "the plan was made for another form of the step",
             rows=[("plan", str(plan.source.form)), ("here", str(form))],
             help="give sw.plan the same clip_grad_norm=, accumulate=, autocast= and on_nonfinite=",
         )
-    args, kwargs = call
-    return capture_source(model, args, kwargs, optimizer=optimizer, loss=loss, training=True, form=form)
-
-
-def _form(clip: Any, accumulate: Any, autocast: Any, reduce_dtype: Any, on_nonfinite: Any) -> StepForm:
-    """What belongs to the step, looked at."""
-    number = isinstance(clip, int | float) and not isinstance(clip, bool)
-    if clip is not None and (not number or not clip > 0):
-        raise SpecError(f"clip_grad_norm= takes a norm, more than 0, not {clip!r}", help="write clip_grad_norm=1.0")
-    if not isinstance(accumulate, int) or isinstance(accumulate, bool) or accumulate < 1:
-        raise SpecError(f"accumulate= takes a number of batches, 1 or more, not {accumulate!r}")
-    for option, dtype in (("autocast", autocast), ("reduce_dtype", reduce_dtype)):
-        if "float16" in str(dtype) and "bfloat16" not in str(dtype):
-            raise SpecError(
-                f"{option}= in float16 needs a scaled loss, which follows what overflows in step after step",
-                help=f"use torch.bfloat16, whose range is that of float32: {option}=torch.bfloat16",
-            )
-    if reduce_dtype is not None:
-        raise SpecError("reduce_dtype= cannot be chosen yet: gradients are summed in the type that they have")
-    return StepForm(None if clip is None else float(clip), accumulate, autocast, reduce_dtype, on_nonfinite is not None)
+    example = one_batch(model, call, form)
+    parts: Batches | None = None
+    if data == "local":
+        given = (None, ()) if plan is None else (plan.source, plan.complete.inputs)
+        data_axes = data_axes_of(mesh_of(on), data_axes, *given)
+        parts = Batches(framework, engine_for(on, framework, engine), data, data_axes, accumulate)
+        example = parts.whole(example)
+    runs = engine if parts is None else parts.engine
+    if plan is not None and plan.source.is_of(model, optimizer):
+        made, known = Plan(plan.data, plan.source, plan.planner, None, runs, wishes.proof), None
+    else:
+        source = capture_source(model, *example, optimizer=optimizer, loss=loss, training=True, form=form)
+        made = wishes.planned(source, model, example, () if parts is None else parts.requests(source), runs)
+        known = example
+    return made.step(data=data or "global", data_axes=data_axes, on_nonfinite=on_nonfinite, init=init, example=known)
 
 
 def _call(batch: Any) -> Call:

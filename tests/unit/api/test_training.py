@@ -381,3 +381,21 @@ def test_a_plan_trains_with_data_of_any_size() -> None:
     for batch in (small, large, small):
         equal(step(*batch), eager_step(eager, theirs, *batch)[0])
     assert len(step._entries) == 2
+
+
+def test_a_plan_of_a_step_in_pieces_trains(tmp_path: Any) -> None:
+    """Planned, written, read and trained, with clipping and accumulation; another form is refused."""
+    model, optimizer, eager, theirs = pair()
+    large, small = batches(8, 4)
+    form: dict[str, Any] = {"clip_grad_norm": 0.1, "accumulate": 2}
+    plan = sw.plan(model, *large, mesh="dp=2", recipe="zero3", optimizer=optimizer, **form)
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    again = sw.load_plan(tmp_path / "plan.json", model, *large, optimizer=optimizer, **form)
+    with pytest.raises(SpecError, match="another form of the step"):
+        swt.train_step(model, optimizer=optimizer, batch=large, plan=again, accumulate=2)
+    step = swt.train_step(model, optimizer=optimizer, batch=small, plan=again, **form)
+    for batch in (small, large):
+        equal(step(*batch), eager_step(eager, theirs, *batch, 2, 0.1)[0])
+    assert step.plan.specs == plan.specs
+    step.sync()
+    equal_models(model, eager)

@@ -102,7 +102,7 @@ def source_of(
     """A function, a module, or with ``optimizer`` or ``loss`` a training step, captured."""
     from .capturing import capture, capture_step
 
-    if training or optimizer is not None or loss is not None:
+    if training or optimizer is not None or loss is not None or form != PLAIN:
         return capture_step(fn, *args, optimizer=optimizer, loss=loss, form=form, **kwargs)
     return capture(fn, *args, **kwargs)
 
