@@ -335,6 +335,24 @@ def test_gradients_that_were_there_count_once() -> None:
     equal_models(model, eager)
 
 
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda x, g: torch.rand(x.shape, generator=g), lambda x, g: torch.empty_like(x).normal_(generator=g),
+        lambda x, g: torch.bernoulli(x.sigmoid(), generator=g), lambda x, g: torch.randperm(8, generator=g)[:, None],
+    ],
+)  # fmt: skip
+def test_a_generator_of_its_own_is_refused(draw: Any) -> None:
+    """Its numbers would be others than those of eager PyTorch, in silence."""
+    model, x, own = torch.nn.Linear(8, 8), torch.randn(8, 8), torch.Generator().manual_seed(1)
+
+    def noisy(x: Any) -> Any:
+        return (model(x) + draw(x, own)).square().mean()
+
+    with pytest.raises(TraceError, match="a generator of its own"):
+        sw.plan(noisy, x, mesh="dp=2")
+
+
 # -- options --------------------------------------------------------------------------------------------
 
 
