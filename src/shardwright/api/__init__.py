@@ -9,7 +9,9 @@ A program becomes a `Source`, what is asked of it an `Asked`, what is decided a 
 | `deciding` | what is decided for a captured program: the planner's best, or a plan's record bound to it |
 | `sharding` | `shard_map` |
 | `steps` | `train_step` and `shard_step`: a model and its optimizer become a `Step` |
-| `training`, `batches` | `Step`: state in shards, a program for each shape of batch; what each rank gives of one |
+| `training`, `entries` | `Step`: state in shards; `Entry`: its programs for one shape of batch |
+| `batches` | what each rank gives of a batch, and how it gets into a program |
+| `measuring` | what was predicted for a step beside what it took |
 | `proven` | every Program is proven before it first runs; `verify` |
 | `arguments`, `specs` | what users hand in, looked at; shardings mirrored over arguments and results |
 | `foreign` | what a parallel program of somebody else costs, for `compare` |

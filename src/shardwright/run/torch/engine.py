@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
@@ -39,6 +40,7 @@ from ..virtual import held_part
 from . import exchange
 from .emission import emit
 from .groups import Group, NamedGroups, ProcessGroups, ranks_along
+from .held import Held
 from .private import below_autograd
 from .safety import Guard, default_timeout, share_text
 from .wire import moved_as, reduced_as
@@ -91,6 +93,8 @@ class TorchEngine(EngineBase):
             if check:
                 self.guard = Guard(self.mesh, self.rank, self.timeout)
         self._assembling: dict[Any, CompiledRank] = {}
+        self.measuring = False
+        """Whether runs count the bytes that they hold, which takes time on a CPU."""
         self.counts: Counter[str] = Counter()
 
     def supports_distributed(self) -> bool:
@@ -291,8 +295,24 @@ class CompiledRank:
             return self._run(inputs, donate), self.executed
 
     def _run(self, inputs: Sequence[Any], donate: bool) -> list[Any]:
-        with torch.no_grad(), below_autograd():
+        with torch.no_grad(), below_autograd(), self._measured(inputs):
             return list(self._forward(take_over(inputs) if donate else list(inputs)))
+
+    @contextmanager
+    def _measured(self, inputs: Sequence[Any]) -> Iterator[None]:
+        """Where the engine measures: the most bytes that this rank held, as tensors or as its GPU counts."""
+        device = self.engine.device
+        if not self.engine.measuring:
+            yield
+        elif device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+            yield
+            torch.cuda.synchronize(device)
+            self.executed.peak_bytes = torch.cuda.max_memory_allocated(device)
+        else:
+            with Held(inputs) as held:
+                yield
+            self.executed.peak_bytes = held.peak
 
     def wrong_inputs(self, inputs: Sequence[Any]) -> list[str]:
         """What is not as the program says."""
