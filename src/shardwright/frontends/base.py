@@ -187,9 +187,12 @@ class Source(ABC):
         """Whether it was captured from this very function or module, and optimizer."""
         return False
 
-    def fingerprint(self) -> str:
-        """Of what cannot change without a new program."""
+    def fingerprint(self) -> Hashable:
+        """Of what cannot change without a new program; compared at every step."""
         return ""
+
+    def advance(self) -> None:  # noqa: B027  a frontend need not follow steps
+        """Called after each run by whoever keeps state between calls, without writing it back."""
 
     @abstractmethod
     def recapture(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Source:

@@ -115,6 +115,7 @@ class Step:
         held = [self.engine.scatter(array, spec) for array, spec in zip(given, self.runner.specs)]
         self._read_numbers()
         outputs = self._run([*held, *self.state])
+        source.advance()
         for position, output in graph.updates:
             if position >= self._first:
                 self.state[position - self._first] = outputs[output]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -35,7 +34,9 @@ from .framework import TORCH, TorchFramework
 from .neutral import neutral_forms
 from .private import FakeTensor, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 from .recorder import Recorder
-from .state import Session, Slot, find_roots, named_arguments
+from .slots import Slot
+from .state import Session, find_roots, named_arguments
+from .watching import Ledger, ModuleWatch, StepWatch
 
 RANDOM_TYPE = TensorType((2,), "i64")
 _TENSOR = object()
@@ -74,6 +75,8 @@ class Captured(Source):
     """The keyword arguments, in the order of the capture; a call may give them in any."""
     roots: tuple[tuple[str, Any], ...] = field(default=(), compare=False, repr=False)
     """Modules and optimizers that it was captured from."""
+    watches: tuple[StepWatch, ...] = field(default=(), compare=False, repr=False)
+    """What of each optimizer cannot change without a new program."""
     again: Callable[[tuple[Any, ...], dict[str, Any]], Captured] | None = field(default=None, compare=False, repr=False)
     """Captures the same for other arguments."""
 
@@ -208,18 +211,21 @@ class Captured(Source):
 
     def is_of(self, fn: Any, optimizer: Any = None) -> bool:
         found = [root for _, root in self.roots]
-        return any(root is fn for root in found) and (optimizer is None or any(root is optimizer for root in found))
+        wanted = [fn, *_optimizers(optimizer)]
+        return all(any(root is item for root in found) for item in wanted)
 
-    def fingerprint(self) -> str:
-        """Of modules' modes, what is trained, and how optimizers group it; numbers among options may change."""
-        facts: list[object] = []
-        for name, root in self.roots:
-            if isinstance(root, torch.nn.Module):
-                facts += [(name, path, type(part).__name__, part.training) for path, part in root.named_modules()]
-                facts += [(name, path, p.requires_grad) for path, p in root.named_parameters()]
-            else:
-                facts += [(name, type(root).__name__, [len(group["params"]) for group in root.param_groups])]
-        return hashlib.sha256(repr(facts).encode()).hexdigest()
+    @cached_property
+    def _modules(self) -> ModuleWatch:
+        return ModuleWatch(root for _, root in self.roots if isinstance(root, torch.nn.Module))
+
+    def fingerprint(self) -> Hashable:
+        """Of modules' modes, what is trained, how optimizers group it, and what was decided by options; numbers among
+        options may change.  Cheap, and reads nothing from a device."""
+        return (self._modules.facts(), *(watch.facts() for watch in self.watches))
+
+    def advance(self) -> None:
+        for watch in self.watches:
+            watch.advance()
 
     def recapture(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Captured:
         assert self.again is not None
@@ -263,11 +269,11 @@ def capture(fn: Callable[..., Any] | Any, *args: Any, **kwargs: Any) -> Captured
 def capture_step(
     model: Callable[..., Any] | Any,
     *args: Any,
-    optimizer: torch.optim.Optimizer | None = None,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
     loss: Callable[[Any], Any] | None = None,
     **kwargs: Any,
 ) -> Captured:
-    """Capture forward, backward and, with an optimizer, its step.
+    """Capture forward, backward and, with an optimizer or several, their steps.
 
     ``loss`` makes the loss of what the model returns; without it that is the loss itself, or has it as ``.loss`` or
     ``["loss"]``.  The program returns the loss; without an optimizer also the gradients.
@@ -278,7 +284,16 @@ def capture_step(
     {'weight': 1, 'bias': 2}
     """
 
-    _check_optimizer(optimizer)
+    return _capture_step(model, args, kwargs, optimizer, loss, {})
+
+
+def _capture_step(
+    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], optimizer: Any, loss: Any, ledgers: dict[int, Ledger]
+) -> Captured:
+    """``ledgers``: what is known of optimizers' state that somebody keeps."""
+    several = _optimizers(optimizer)
+    for one in several:
+        _check_optimizer(one)
     if loss is not None and not callable(loss):
         raise TraceError(f"loss= takes a function of what the model returns, not {loss!r}", help=_LOSS)
 
@@ -286,16 +301,24 @@ def capture_step(
         out = model(*args, **kwargs)
         value = _scalar(loss(out)) if loss is not None else _loss(out)
         value.backward()
-        if optimizer is not None:
-            optimizer.step()
-            optimizer.zero_grad()
+        for one in several:
+            one.step()
+        for one in several:
+            one.zero_grad()
         return value.detach()
 
-    made = _run(step, model, args, kwargs, grad=True, more=[("optimizer", optimizer)] if optimizer else ())
-    return replace(
-        made,
-        again=lambda args, kwargs: capture_step(model, *args, optimizer=optimizer, loss=loss, **kwargs),
-    )
+    single = isinstance(optimizer, torch.optim.Optimizer)
+    more = [("optimizer" if single else f"optimizer.{i}", one) for i, one in enumerate(several)]
+    made = _run(step, model, args, kwargs, grad=True, more=more, ledgers=ledgers)
+    return replace(made, again=lambda args, kwargs: _capture_step(model, args, dict(kwargs), optimizer, loss, ledgers))
+
+
+def _optimizers(optimizer: Any) -> list[Any]:
+    """
+    >>> _optimizers(None)
+    []
+    """
+    return [] if optimizer is None else list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
 
 
 def _check_optimizer(optimizer: Any) -> None:
@@ -333,17 +356,23 @@ def _loss(out: Any) -> Any:
 
 
 def _run(
-    fn: Any, named: Any, args: Sequence[Any], kwargs: dict[str, Any], grad: bool, more: Sequence[tuple[str, Any]] = ()
+    fn: Any,
+    named: Any,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    grad: bool,
+    more: Sequence[tuple[str, Any]] = (),
+    ledgers: dict[int, Ledger] | None = None,
 ) -> Captured:
     recorder = Recorder()
-    session = Session([*find_roots(named, args, kwargs), *more], recorder)
-    mode = RecordingMode(recorder, session.scopes, session.fake)
+    session = Session([*find_roots(named, args, kwargs), *more], recorder, ledgers)
+    mode = session.recording
     grad = grad and torch.is_grad_enabled()
     with session.swapped(), session.scopes.following(), torch.set_grad_enabled(grad):
         leaves, in_spec = tree_flatten((tuple(args), kwargs))
         stand_ins, tensors = _arguments(session, mode, named, args, kwargs, leaves)
         for slot in session.slots:
-            mode.track(slot.fake, Record(recorder.input(tensor_type(slot.fake), slot.name)))
+            session.enter(slot)
         fake_args, fake_kwargs = tree_unflatten(stand_ins, in_spec)
         with session.mode, mode, neutral_forms(recorder):
             try:
@@ -353,6 +382,7 @@ def _run(
         found, out_spec = tree_flatten(result)
         outputs = [mode.value_of(leaf) for leaf in found if _is_output(leaf)]
         ends = _gradients(session, mode, outputs)
+        recorder.order_inputs(len(tensors), [slot.value for slot in session.slots])
         states = [*((fake, fake) for fake in tensors), *((slot.fake, session.now(slot)) for slot in session.slots)]
         updates = [
             (i, mode.value_of(now))
@@ -362,6 +392,7 @@ def _run(
         if mode.random is not None:
             position = [value for value, _ in recorder.inputs].index(mode.random)
             updates.append((position, recorder.node("random.advance", [mode.random], [RANDOM_TYPE], {})[0]))
+    watches = tuple(stepper.watch() for stepper in session.steppers)
     return Captured(
         recorder.finish(_name(named), outputs, updates),
         in_spec,
@@ -377,6 +408,7 @@ def _run(
         device=_device(leaves, session.slots),
         keywords=tuple(kwargs),
         roots=(*session.modules, *session.optimizers),
+        watches=watches,
     )
 
 
