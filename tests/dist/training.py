@@ -44,7 +44,7 @@ def train(case: str, mesh: str, how: str, steps: int) -> None:
     torch.manual_seed(0)
     eager, _, _ = zoo.case(case)
     ours, theirs = (torch.optim.AdamW(m.parameters(), lr=1e-3, eps=1e-3) for m in (model, eager))
-    rates = [torch.optim.lr_scheduler.OneCycleLR(o, max_lr=1e-3, total_steps=steps + 1, cycle_momentum=False) for o in (ours, theirs)]
+    rates = [torch.optim.lr_scheduler.OneCycleLR(o, max_lr=1e-3, total_steps=steps + 1) for o in (ours, theirs)]
     about: dict[str, Any] = {"recipe": how} if how == "zero3" else {"hardware": "virtual"}
     if how == "specs":
         about = {"specs": specs}

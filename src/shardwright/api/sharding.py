@@ -7,7 +7,7 @@ user's shardings leave open is spread by propagation, or chosen by the planner w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ class ShardMapped:
         self.verify = verify
         self.executed: Executed | None = None
         """What the last call did: collectives, peak of live bytes."""
-        self._plans: dict[Any, tuple[str, Plan]] = {}
+        self._plans: dict[Any, tuple[Hashable, Plan]] = {}
         self.__name__ = getattr(fn, "__name__", "fn")
         self.__doc__ = fn.__doc__
 

@@ -304,8 +304,9 @@ class Step:
     def _train(self, entry: Entry, batch: Sequence[tuple[list[Any], list[Any]]]) -> dict[int, list[Any]]:
         """Runs all parts; for every output of the program what each run of its part gave."""
         slots: dict[int | str, Any] = dict(self._slots(entry).items())
-        for held in self._state.values():
-            held.shards = None if held.changed else held.shards  # nobody but the engine has it while it runs
+        for name, slot in entry.state_names().items():
+            if slot in entry.changed:
+                self._state[name].shards = None  # nobody but the engine has it while it runs
         returned: dict[int, list[Any]] = {}
         done = Executed()
         first = True

@@ -246,8 +246,8 @@ class Source(ABC):
         """Whether it was captured from this very function or module, and optimizer."""
         return False
 
-    def fingerprint(self) -> str:
-        """Of what cannot change without a new program."""
+    def fingerprint(self) -> Hashable:
+        """Of what cannot change without a new program; compared at every step."""
         return ""
 
     def evaluation(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Source:

@@ -16,7 +16,7 @@ draws of a program, ``channels`` says how many a grouped convolution has in all,
 |---|---|
 | `capturing` | `capture`, `capture_step`: from a program to a graph |
 | `captured` | `Captured`: the program as a `Source`: calls and state in and out |
-| `state` | `Session`: modules and optimizers found, fakes in their place, how to read and write the real ones |
+| `state`, `slots` | modules and optimizers found, fakes in their place; how to read and write the real ones |
 | `dispatch`, `recorder`, `aliasing` | one call; the program while it is written; tensors that share memory |
 | `answers` | what calls return, asked once for equal ones |
 | `signatures`, `sizes`, `dtypes` | operand or attribute; sizes that differ on a shard; names of element types |
@@ -24,7 +24,10 @@ draws of a program, ``channels`` says how many a grouped convolution has in all,
 | `half_types` | what ops give in half types, where devices and fake tensors disagree: statistics of norms |
 | `random` | random numbers by key, step and place; PyTorch's random ops in terms of them |
 | `describe`, `parts` | for the rule book: what PyTorch says of an operator, and what ops are made of |
-| `optimizers` | SGD, Adam and AdamW as tensor operations |
+| `stepping`, `optimizers` | an optimizer while a program is captured; SGD, Adam and AdamW as formulas |
+| `own_steps`, `kept_state`, `trials` | any other optimizer's own code, its state, and trying its step aside first |
+| `numbers`, `live_calls`, `options` | numbers that stay alive: options and step counts, in Python code and in calls |
+| `watching` | what a program cannot follow, noticed at every step |
 | `source`, `exported` | the user's lines and module paths; `ExportedProgram` |
 | `compute`, `kernels` | `prepare`, `evaluate`, `run_graph`: computing ops |
 | `framework`, `arrays` | PyTorch as engines see it: computing ops, and the array operations behind collectives |
@@ -33,7 +36,7 @@ draws of a program, ``channels`` says how many a grouped convolution has in all,
 
 To extend: an operator of any namespace is captured as it is, if it says its shape (``torch.library.register_fake``);
 if a parameter repeats a size, name it in `sizes`, and if a plain call is wrong on a shard, write a kernel in `kernels`;
-an optimizer is a formula in `optimizers`; an op that devices take apart differently is kept whole in `neutral`.
+an optimizer's own step is captured; an op that devices take apart differently is kept whole in `neutral`.
 
 Not yet: complex numbers as plain arguments; sparse tensors; data-dependent shapes.
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -33,7 +32,8 @@ from .compute import run_graph
 from .dtypes import tensor_type
 from .framework import TORCH, TorchFramework
 from .private import tree_flatten, tree_unflatten
-from .state import Slot
+from .slots import Slot
+from .watching import ModuleWatch, StepWatch
 
 TENSOR = object()
 PLAIN_TYPES = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
@@ -73,6 +73,8 @@ class Captured(Source):
     """Modules and optimizers that it was captured from."""
     form: StepForm = PLAIN
     """Of a training step; one that has the norm of gradients returns it beside its result."""
+    watches: tuple[StepWatch, ...] = field(default=(), compare=False, repr=False)
+    """What of each optimizer cannot change without a new program."""
     again: Callable[[tuple[Any, ...], dict[str, Any]], Captured] | None = field(default=None, compare=False, repr=False)
     """Captures the same for other arguments."""
     evaluate: Callable[[tuple[Any, ...], dict[str, Any]], Captured] | None = field(
@@ -231,18 +233,17 @@ class Captured(Source):
 
     def is_of(self, fn: Any, optimizer: Any = None) -> bool:
         found = [root for _, root in self.roots]
-        return any(root is fn for root in found) and (optimizer is None or any(root is optimizer for root in found))
+        wanted = [fn, *optimizers_of(optimizer)]
+        return all(any(root is item for root in found) for item in wanted)
 
-    def fingerprint(self) -> str:
-        """Of modules' modes, what is trained, and how optimizers group it; numbers among options may change."""
-        facts: list[object] = []
-        for name, root in self.roots:
-            if isinstance(root, torch.nn.Module):
-                facts += [(name, path, type(part).__name__, part.training) for path, part in root.named_modules()]
-                facts += [(name, path, p.requires_grad) for path, p in root.named_parameters()]
-            else:
-                facts += [(name, type(root).__name__, [len(group["params"]) for group in root.param_groups])]
-        return hashlib.sha256(repr(facts).encode()).hexdigest()
+    @cached_property
+    def _modules(self) -> ModuleWatch:
+        return ModuleWatch(root for _, root in self.roots if isinstance(root, torch.nn.Module))
+
+    def fingerprint(self) -> Hashable:
+        """Of modules' modes, what is trained, how optimizers group it, and what was decided by options; numbers among
+        options may change.  Cheap, and reads nothing from a device."""
+        return (self._modules.facts(), *(watch.facts() for watch in self.watches))
 
     def evaluation(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Captured:
         if self.evaluate is None:
@@ -253,7 +254,9 @@ class Captured(Source):
         return self.evaluate(args, dict(kwargs))
 
     def stepped(self) -> None:
-        """Schedulers of learning rates ask whether the optimizer has stepped."""
+        """Counts of steps go on, and schedulers of learning rates, which ask whether the optimizer has stepped."""
+        for watch in self.watches:
+            watch.advance()
         for _, root in self.roots:
             if isinstance(root, torch.optim.Optimizer):
                 root._opt_called = True  # type: ignore[attr-defined]
@@ -281,6 +284,14 @@ class Captured(Source):
     @property
     def hash(self) -> str:
         return program_hash(self.graph)
+
+
+def optimizers_of(optimizer: Any) -> list[Any]:
+    """
+    >>> optimizers_of(None)
+    []
+    """
+    return [] if optimizer is None else list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
 
 
 def _brief(item: Any) -> str:

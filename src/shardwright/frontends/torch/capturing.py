@@ -12,13 +12,15 @@ from ...errors import TraceError
 from ...ir.graph import TensorType
 from ..base import GRADIENT, NORM, PARAMETER, PLAIN, UPDATE, StepForm
 from .aliasing import Record
-from .captured import PLAIN_TYPES, TENSOR, Captured
+from .captured import PLAIN_TYPES, TENSOR, Captured, optimizers_of
 from .dispatch import Interrupted, RecordingMode
 from .dtypes import tensor_type
 from .neutral import neutral_forms
 from .private import FakeTensor, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 from .recorder import Recorder
-from .state import Session, Slot, find_roots, named_arguments
+from .slots import Slot
+from .state import Session, find_roots, named_arguments
+from .watching import Ledger
 
 RANDOM_TYPE = TensorType((2,), "i64")
 
@@ -48,12 +50,12 @@ def capture(fn: Callable[..., Any] | Any, *args: Any, **kwargs: Any) -> Captured
 def capture_step(
     model: Callable[..., Any] | Any,
     *args: Any,
-    optimizer: torch.optim.Optimizer | None = None,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
     loss: Callable[[Any], Any] | None = None,
     form: StepForm = PLAIN,
     **kwargs: Any,
 ) -> Captured:
-    """Capture forward, backward and, with an optimizer, its step.
+    """Capture forward, backward and, with an optimizer or several, their steps.
 
     ``loss`` makes the loss of what the model returns, or a tuple or dict of the loss and whatever else is wanted;
     without it the model's output is the loss itself, or has it as ``.loss`` or ``["loss"]``.  The program returns what
@@ -64,51 +66,62 @@ def capture_step(
     >>> step.gradients
     {'weight': 1, 'bias': 2}
     """
-
-    _check_optimizer(optimizer)
-    if loss is not None and not callable(loss):
-        raise TraceError(f"loss= takes a function of what the model returns, not {loss!r}", help=_LOSS)
-    running: list[Session] = []
-
-    def step(*args: Any, **kwargs: Any) -> Any:
-        with torch.autocast("cpu", form.autocast, enabled=form.autocast is not None):
-            out = model(*args, **kwargs)
-            result = loss(out) if loss is not None else _loss(out)
-        value = _scalar(_first(result))
-        (value if form.accumulate == 1 else value / form.accumulate).backward()
-        norm = running[-1].clip(form.clip_grad_norm) if form.has_norm else None
-        if optimizer is not None:
-            optimizer.step()
-            optimizer.zero_grad()
-        result = _detached(result)
-        return (result, norm) if form.has_norm else result
-
-    made = _run(step, model, args, kwargs, True, [("optimizer", optimizer)] if optimizer else (), form, running)
-    return replace(
-        made,
-        form=form,
-        again=lambda args, kwargs: capture_step(model, *args, optimizer=optimizer, loss=loss, form=form, **kwargs),
-        evaluate=lambda args, kwargs: _capture_evaluation(model, args, kwargs, loss, form),
-    )
+    return _Training(model, optimizer, loss, form).capture(args, kwargs)
 
 
-def _capture_evaluation(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], loss: Any, form: StepForm) -> Any:
-    """The loss, without gradients, of a model in evaluation mode."""
+class _Training:
+    """What a training step is made of; it can be captured again and again, for other batches."""
 
-    def evaluated(*args: Any, **kwargs: Any) -> Any:
-        with torch.autocast("cpu", form.autocast, enabled=form.autocast is not None):
-            out = model(*args, **kwargs)
-            return loss(out) if loss is not None else _loss(out)
+    def __init__(self, model: Any, optimizer: Any, loss: Any, form: StepForm) -> None:
+        self.model, self.optimizer, self.loss, self.form = model, optimizer, loss, form
+        self.several = optimizers_of(optimizer)
+        for one in self.several:
+            _check_optimizer(one)
+        if loss is not None and not callable(loss):
+            raise TraceError(f"loss= takes a function of what the model returns, not {loss!r}", help=_LOSS)
+        self.ledgers: dict[int, Ledger] = {}
+        """What is known of optimizers' state that somebody keeps."""
 
-    modules = [root for _, root in find_roots(model, args, kwargs) if isinstance(root, torch.nn.Module)]
-    modes = [(part, part.training) for module in modules for part in module.modules()]
-    try:
-        for module in modules:
-            module.eval()
-        return _run(evaluated, model, args, kwargs, grad=False)
-    finally:
-        for part, mode in modes:
-            part.training = mode
+    def capture(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
+        running: list[Session] = []
+        form, several = self.form, self.several
+
+        def step(*args: Any, **kwargs: Any) -> Any:
+            result = self.result(*args, **kwargs)
+            value = _scalar(_first(result))
+            (value if form.accumulate == 1 else value / form.accumulate).backward()
+            norm = running[-1].clip(form.clip_grad_norm) if form.has_norm else None
+            for one in several:
+                one.step()
+            for one in several:
+                one.zero_grad()
+            result = _detached(result)
+            return (result, norm) if form.has_norm else result
+
+        single = isinstance(self.optimizer, torch.optim.Optimizer)
+        more = [("optimizer" if single else f"optimizer.{i}", one) for i, one in enumerate(several)]
+        made = _run(step, self.model, args, kwargs, True, more, self.ledgers, form, running)
+        return replace(made, form=form, again=self.capture, evaluate=self.capture_evaluation)
+
+    def result(self, *args: Any, **kwargs: Any) -> Any:
+        """What the loss function makes of the model's output."""
+        dtype = self.form.autocast
+        with torch.autocast("cpu", dtype, enabled=dtype is not None):
+            out = self.model(*args, **kwargs)
+            return self.loss(out) if self.loss is not None else _loss(out)
+
+    def capture_evaluation(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
+        """The loss, without gradients, of a model in evaluation mode."""
+        roots = find_roots(self.model, args, kwargs)
+        modules = [root for _, root in roots if isinstance(root, torch.nn.Module)]
+        modes = [(part, part.training) for module in modules for part in module.modules()]
+        try:
+            for module in modules:
+                module.eval()
+            return _run(self.result, self.model, args, kwargs, grad=False)
+        finally:
+            for part, mode in modes:
+                part.training = mode
 
 
 def _first(result: Any) -> Any:
@@ -167,20 +180,21 @@ def _run(
     kwargs: dict[str, Any],
     grad: bool,
     more: Sequence[tuple[str, Any]] = (),
+    ledgers: dict[int, Ledger] | None = None,
     form: StepForm = PLAIN,
     running: list[Session] | None = None,
 ) -> Captured:
     recorder = Recorder()
-    session = Session([*find_roots(named, args, kwargs), *more], recorder, buffers=form.accumulate > 1)
+    session = Session([*find_roots(named, args, kwargs), *more], recorder, ledgers, form.accumulate > 1)
     if running is not None:
         running.append(session)
-    mode = RecordingMode(recorder, session.scopes, session.fake)
+    mode = session.recording
     grad = grad and torch.is_grad_enabled()
     with session.swapped(), session.scopes.following(), torch.set_grad_enabled(grad):
         leaves, in_spec = tree_flatten((tuple(args), kwargs))
         stand_ins, tensors = _arguments(session, mode, named, args, kwargs, leaves)
         for slot in session.slots:
-            mode.track(slot.fake, Record(recorder.input(tensor_type(slot.fake), slot.name)))
+            session.enter(slot)
         fake_args, fake_kwargs = tree_unflatten(stand_ins, in_spec)
         with session.mode, mode, neutral_forms(recorder):
             try:
@@ -190,6 +204,7 @@ def _run(
         found, out_spec = tree_flatten(result)
         outputs = [mode.value_of(leaf) for leaf in found if _is_output(leaf)]
         ends = _gradients(session, mode, outputs)
+        recorder.order_inputs(len(tensors), [slot.value for slot in session.slots])
         states = [*((fake, fake) for fake in tensors), *((slot.fake, session.now(slot)) for slot in session.slots)]
         updates = [
             (i, mode.value_of(now))
@@ -200,6 +215,7 @@ def _run(
             position = [value for value, _ in recorder.inputs].index(mode.random)
             updates.append((position, recorder.node("random.advance", [mode.random], [RANDOM_TYPE], {})[0]))
             recorder.move_last_before(UPDATE, NORM)
+    watches = tuple(stepper.watch() for stepper in session.steppers)
     return Captured(
         recorder.finish(_name(named), outputs, updates),
         in_spec,
@@ -215,6 +231,7 @@ def _run(
         device=_device(leaves, session.slots),
         keywords=tuple(kwargs),
         roots=(*session.modules, *session.optimizers),
+        watches=watches,
     )
 
 

@@ -1,8 +1,8 @@
-"""What an optimizer does, as tensor operations on one parameter at a time.
+"""What an optimizer does, as tensor operations on one parameter at a time: SGD, Adam and AdamW.
 
-PyTorch's own steps read counters as numbers, or fuse all parameters into one call; neither can be planned.  The
-formulas here are those of its single-tensor forms.  Learning rate and step count are tensors, so that a captured step
-serves a whole training run; they are float64, since that is the precision in which PyTorch computes with them.
+The formulas here are those of PyTorch's single-tensor forms.  Their numbers are live (see `numbers`): learning rate,
+betas and the like are inputs of the program, and what is decided by one (`if weight_decay`) is a guard.  Any other
+optimizer's own code is captured (see `own_steps`); a formula keeps one step count for all parameters, and fewer ops.
 
 To extend: a `Formula` in `FORMULAS`, and the keys of its state in `state_keys`.
 """
@@ -15,45 +15,47 @@ from typing import Any
 
 import torch
 
-from ...errors import TraceError
-
 Group = Mapping[str, Any]
 State = Mapping[str, Any]
 
 
-def _sgd_once(group: Group, rate: Any, count: Any) -> tuple[Any, ...]:
-    return (rate,)
+def _sgd_once(group: Group, count: Any) -> tuple[Any, ...]:
+    return ()
 
 
-def _sgd(group: Group, state: State, parameter: Any, grad: Any, rate: Any) -> None:
+def _sgd(group: Group, state: State, parameter: Any, grad: Any, first: bool) -> None:
     grad = -grad if group["maximize"] else grad
     if group["weight_decay"]:
         grad = grad + group["weight_decay"] * parameter
     if group["momentum"]:
         moving = state["momentum_buffer"]
-        moving.mul_(group["momentum"]).add_(grad, alpha=1 - group["dampening"])
+        if first:
+            moving.copy_(grad)
+        elif group["dampening"]:
+            moving.mul_(group["momentum"]).add_(grad, alpha=1 - group["dampening"])
+        else:
+            moving.mul_(group["momentum"]).add_(grad)
         grad = grad.add(moving, alpha=group["momentum"]) if group["nesterov"] else moving
-    parameter.sub_(rate * grad)
+    parameter.sub_(group["lr"] * grad)
 
 
-def _adam_once(group: Group, rate: Any, count: Any) -> tuple[Any, ...]:
-    """The decay, the step size, and the root of the second bias correction."""
+def _adam_once(group: Group, count: Any) -> tuple[Any, ...]:
+    """The step size, and the root of the second bias correction."""
     beta1, beta2 = group["betas"]
-    decay = 1 - rate * group["weight_decay"] if group["weight_decay"] else None
-    return decay, rate / (1 - torch.pow(beta1, count)), (1 - torch.pow(beta2, count)).sqrt()
+    return torch.div(group["lr"], 1 - beta1**count), (1 - beta2**count).sqrt()
 
 
-def _adam(group: Group, state: State, parameter: Any, grad: Any, decay: Any, size: Any, root: Any) -> None:
+def _adam(group: Group, state: State, parameter: Any, grad: Any, first: bool, size: Any, root: Any) -> None:
     beta1, beta2 = group["betas"]
     grad = -grad if group["maximize"] else grad
     if group["weight_decay"]:
         if group["decoupled_weight_decay"]:
-            parameter.mul_(decay)
+            parameter.mul_(1 - group["lr"] * group["weight_decay"])
         else:
             grad = grad + group["weight_decay"] * parameter
     mean, square = state["exp_avg"], state["exp_avg_sq"]
     mean.lerp_(grad, 1 - beta1)
-    square.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+    square.lerp_(grad * grad, 1 - beta2)  # with a number for a weight, `addcmul_` would be two ops more
     if group["amsgrad"]:
         largest = state["max_exp_avg_sq"]
         square = largest.copy_(torch.maximum(largest, square))
@@ -62,10 +64,10 @@ def _adam(group: Group, state: State, parameter: Any, grad: Any, decay: Any, siz
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    once: Callable[[Group, Any, Any], tuple[Any, ...]]
-    """Of a group, the learning rate and the step count: numbers that all its parameters share."""
+    once: Callable[[Group, Any], tuple[Any, ...]]
+    """Of a group and the step count: tensors that all its parameters share."""
     apply: Callable[..., None]
-    """Writes the next state of one parameter; takes what ``once`` returns last."""
+    """Writes the next state of one parameter; ``first`` says that there is none before; takes what ``once`` returns."""
     counts: bool
     """Whether it needs the number of the step."""
 
@@ -77,33 +79,22 @@ FORMULAS: dict[type, Formula] = {
 }
 
 
-def formula_of(optimizer: Any) -> Formula:
-    for kind in type(optimizer).__mro__:
-        if kind in FORMULAS:
-            return FORMULAS[kind]
-    known = ", ".join(sorted(kind.__name__ for kind in FORMULAS))
-    raise TraceError(
-        f"the step of {type(optimizer).__name__} cannot be captured",
-        rows=[("known", known)],
-        help="use one of these, write the update in the captured function with tensor operations, or add a formula "
-        "to shardwright.frontends.torch.optimizers",
-    )
+def has_formula(optimizer: Any) -> bool:
+    """Of these very classes: a subclass may step otherwise, and so may an object whose ``step`` was replaced."""
+    own = vars(optimizer).get("step")
+    return type(optimizer) in FORMULAS and (own is None or getattr(own, "_wrapped_by_lr_sched", False))
 
 
 def state_keys(optimizer: Any, group: Mapping[str, Any]) -> tuple[str, ...]:
     """The tensors, each of its parameter's shape, that an optimizer keeps for a parameter."""
-    if formula_of(optimizer).counts:
+    if FORMULAS[type(optimizer)].counts:
         return ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if group["amsgrad"] else ()))
     return ("momentum_buffer",) if group["momentum"] else ()
 
 
-def check_state(optimizer: Any, group: Mapping[str, Any], fresh: bool) -> None:
+def first_is_special(group: Mapping[str, Any]) -> bool:
     """SGD's first step takes the gradient whole, later ones a part of it; only without dampening are they alike."""
-    if fresh and group.get("momentum") and group.get("dampening"):
-        raise TraceError(
-            "the first step of SGD with momentum and dampening differs from all later ones",
-            help="take one step before capturing, or set dampening=0",
-        )
+    return bool("dampening" in group and group["momentum"] and group["dampening"])
 
 
 def settings(optimizer: Any, group: Mapping[str, Any]) -> dict[str, Any]:

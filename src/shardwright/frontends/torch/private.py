@@ -28,10 +28,20 @@ from torch._subclasses.fake_tensor import (  # tensors with shapes and no number
     UnsupportedOperatorException,
     unset_fake_temporarily,
 )
+from torch.optim.optimizer import (  # hooks of all optimizers
+    _global_optimizer_post_hooks,
+    _global_optimizer_pre_hooks,
+)
 from torch.utils._python_dispatch import TorchDispatchMode  # sees every ATen call below autograd
+from torch.utils._python_dispatch import (  # real numbers in the middle of a capture
+    _disable_current_modes as without_modes,
+)
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten  # knows users' classes
 
+STEP_HOOKS = (_global_optimizer_pre_hooks, _global_optimizer_post_hooks)
+
 __all__ = [
+    "STEP_HOOKS",
     "DataDependentOutputException",
     "DisableTorchFunction",
     "DynamicOutputShapeException",
@@ -53,6 +63,7 @@ __all__ = [
     "tree_flatten_with_path",
     "tree_unflatten",
     "unset_fake_temporarily",
+    "without_modes",
 ]
 
 

@@ -63,6 +63,12 @@ class Recorder:
         self.inputs.append((value, name))
         return value
 
+    def order_inputs(self, first: int, then: Sequence[int]) -> None:
+        """The first few inputs stay so; these follow, wherever they turned up, and the others after them."""
+        place = {value: i for i, value in enumerate(then)}
+        head, rest = self.inputs[:first], self.inputs[first:]
+        self.inputs = [*head, *sorted(rest, key=lambda pair: place.get(pair[0], len(place)))]
+
     def node(
         self,
         op: str,
