@@ -42,7 +42,7 @@ def proven_for(engine: Engine, graph: Graph, program: Program, source: Source) -
         mine.append(proven_here(graph, program, source.graph))
         return json.dumps(mine[0].to_json())
 
-    shared = share_between_processes(text, program.mesh, source.framework.processes)
+    shared = share_between_processes(text, program.mesh, source.framework.processes, "proving")
     if shared is None:
         return proven_here(graph, program, source.graph)
     if mine:
