@@ -84,7 +84,7 @@ def decided(planner: Planner, source: Source, solver: str, time_limit: float | N
         mine.append(make())
         return mine[0].to_json()
 
-    shared = share_between_processes(text, planner.mesh, source.framework.processes)
+    shared = share_between_processes(text, planner.mesh, source.framework.processes, "planning")
     if shared is None:
         return make()
     if mine:

@@ -48,7 +48,7 @@ def proven_for(
         mine.append(proven_here(graph, program, against))
         return json.dumps(mine[0].to_json())
 
-    shared = share_between_processes(text, program.mesh, source.framework.processes)
+    shared = share_between_processes(text, program.mesh, source.framework.processes, "proving")
     if shared is None:
         return proven_here(graph, program, against)
     if mine:

@@ -13,7 +13,8 @@ whether it has more than one device; one that has not raises `NotImplementedErro
 | ``start(kind, tensor, group)``, ``wait(handle)`` | a collective begun, and waited for; done at once if synchronous |
 
 ``counts`` says how often Programs were compiled and state was loaded.  Engines are found by name: the module
-``run/NAME`` with a function ``make(mesh, framework)``; one of several processes also has ``share(make_text)``.
+``run/NAME`` with a function ``make(mesh, framework)``; one of several processes also has ``share(make_text, devices,
+what)``.
 """
 
 from __future__ import annotations
@@ -150,14 +151,15 @@ def _module(name: str) -> Any:
     return importlib.import_module(f"{__package__}.{name}")
 
 
-def share_between_processes(make: Callable[[], str], mesh: DeviceMesh, processes: str | None) -> str | None:
+def share_between_processes(make: Callable[[], str], mesh: DeviceMesh, processes: str | None, what: str) -> str | None:
     """The text that rank 0 makes, on every rank; None where this process is alone, or the mesh is another one.
 
-    ``processes`` names the engine of the framework that runs on several.
+    ``processes`` names the engine of the framework that runs on several; ``what`` is the work, such as planning: the
+    others wait for it as long as it takes.
     """
     if processes is None or not is_one_of_several():
         return None
-    found: str | None = _module(processes).share(make, mesh.size)
+    found: str | None = _module(processes).share(make, mesh.size, what)
     return found
 
 
