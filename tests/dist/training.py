@@ -39,7 +39,7 @@ def mine(batch: Any, step: Any) -> Any:
 
 
 def train(case: str, mesh: str, how: str, steps: int) -> None:
-    torch.manual_seed(0 and dist.get_rank())  # ranks begin with different numbers; rank 0's count
+    torch.manual_seed(dist.get_rank())  # ranks begin with different numbers; rank 0's count
     model, _, specs = zoo.case(case)
     torch.manual_seed(0)
     eager, _, _ = zoo.case(case)

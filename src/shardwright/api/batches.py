@@ -8,6 +8,7 @@ other in the order of the mesh, cut as ``torch.chunk`` would, and ranks that dif
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,9 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 DATA_MODES = ("global", "local")
 _DATA_AXES = ("dp", "ddp", "fsdp", "hsdp", "data", "batch", "replica")
 """How axes are called, or begin to be called, along which people split batches."""
+
+
+BATCHES_COMPARED = 3
 
 
 def check_data(data: Any) -> None:
@@ -49,7 +53,7 @@ _log = logging.getLogger("shardwright")
 
 
 def data_axes_of(
-    mesh: DeviceMesh, said: Sequence[str] | None, source: Source | None, specs: Sequence[Any]
+    mesh: DeviceMesh, said: str | Sequence[str] | None, source: Source | None = None, specs: Sequence[Any] = ()
 ) -> tuple[str, ...]:
     """The axes along which ranks have different parts of a batch: as said, as a plan splits it, or by their names."""
     names = mesh.axis_names
@@ -84,6 +88,18 @@ def data_place(mesh: DeviceMesh, axes: Sequence[str], position: int) -> tuple[in
         size = mesh.axis(name).size
         rank, count = rank * size + at[name], count * size
     return rank, count
+
+
+def data_rank(mesh: Any, data_axes: str | Sequence[str] | None = None) -> tuple[int, int]:
+    """Which part of a batch this process gives with ``data="local"``, and of how many there are.
+
+    They are ``rank`` and ``num_replicas`` of a `torch.utils.data.DistributedSampler`; ``step.data_rank`` and
+    ``step.data_ranks`` say the same of a step.  Without torchrun there is one part.
+    """
+    found, rank = DeviceMesh.of(mesh), int(os.environ.get("RANK", "0"))
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return 0, 1
+    return data_place(found, data_axes_of(found, data_axes), found.device_ids.index(rank))
 
 
 def micro_batches(framework: Framework, call: Call, count: int) -> list[Call]:
@@ -124,6 +140,8 @@ class Batches:
     def __init__(self, framework: Framework, engine: Engine, data: str, axes: tuple[str, ...], accumulate: int) -> None:
         self.framework, self.engine, self.data, self.axes = framework, engine, data, axes
         self.accumulate = accumulate
+        self._looked_at = 0
+        """Batches of which ranks were asked whether they are the same."""
         if data == "local" and engine.name == "virtual":
             raise SpecError(
                 'data="local" is for ranks that run in processes of their own, but this is the virtual mesh',
@@ -140,7 +158,7 @@ class Batches:
         shapes = [self.framework.array_type(array).shape for array in arrays]
         dims = batch_dims(shapes)
         sizes = [shape[dim] for shape, dim in zip(shapes, dims) if dim is not None]
-        together = self._together(sizes[0] if sizes else 0)
+        together = self._together(sizes[0] if sizes else 0, arrays)
         stand_ins = [
             array if dim is None else self.framework.stand_in(array, (together, *shape[1:]))
             for array, shape, dim in zip(arrays, shapes, dims)
@@ -148,11 +166,14 @@ class Batches:
         args, kwargs = self.framework.filled(call, stand_ins)
         return args, kwargs
 
-    def _together(self, size: int) -> int:
+    def _together(self, size: int, arrays: Sequence[Any]) -> int:
         """The examples of all data ranks; that each gives its chunk of them."""
         engine: Any = self.engine
         mesh: DeviceMesh = engine.mesh
-        given: list[int] = [row[0] for row in engine.exchange([size])]
+        digest = engine.digest(arrays) if self._looked_at <= BATCHES_COMPARED else 0
+        rows = engine.exchange([size, digest])
+        self._compare([row[1] for row in rows])
+        given: list[int] = [row[0] for row in rows]
         spec = self.spec(mesh, 1, 0)
         total = sum(given[p] for p in mesh if self._counts(mesh, p))
         wanted = [spec.local_shape((total,), p)[0] for p in mesh]
@@ -165,6 +186,20 @@ class Batches:
                 help=f"give equal parts, or cut {total} as torch.chunk does into {ways} along {', '.join(self.axes)}",
             )
         return total
+
+    def _compare(self, digests: Sequence[int]) -> None:
+        """Parts that are all the same, batch after batch, are likely whole batches that every rank reads."""
+        if self._looked_at > BATCHES_COMPARED:
+            return
+        _, ways = data_place(self.engine.mesh, self.axes, 0)
+        same = ways > 1 and len(set(digests)) == 1
+        self._looked_at = self._looked_at + 1 if same else BATCHES_COMPARED + 1
+        if self._looked_at == BATCHES_COMPARED + 1 and same:  # the example that the step was made with, and three more
+            _log.warning(
+                'the first batches are the same on all ranks, but data="local" says that each gives its own part: '
+                "give the data loader a DistributedSampler(num_replicas=step.data_ranks, rank=step.data_rank), or say "
+                'data="global"'
+            )
 
     def _counts(self, mesh: DeviceMesh, position: int) -> bool:
         """Whether a position is the first of those that give the same."""
@@ -193,6 +228,15 @@ class Batches:
             comes = self.spec(engine.mesh, type.rank, about.batch_dim)
             found.append(engine.move(array, comes, spec, type.shape))
         return given, found
+
+    def like(self) -> list[int] | None:
+        """The ranks that give what this one gives; None: all of them."""
+        if self.data == "global":
+            return None
+        engine: Any = self.engine
+        mesh: DeviceMesh = engine.mesh
+        mine = data_place(mesh, self.axes, engine.position)
+        return [mesh.device_ids[p] for p in mesh if data_place(mesh, self.axes, p) == mine]
 
     def requests(self, source: Source) -> list[Request]:
         """Where parts come from ranks, the program takes them as they come."""

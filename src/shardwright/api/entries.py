@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 from ..cost.machine import Hardware
 from ..errors import ShardwrightError, SpecError
 from ..frontends.base import BACKWARD, CONSTANT, FORWARD, NORM, OPTION, UPDATE, Source
+from ..ir.digest import program_digest
 from ..ir.program import Program
 from ..lower.pieces import Piece, cut, rows_of
 from ..plans import Complete
@@ -126,6 +128,11 @@ class Entry:
                     rows=[("before", f"{self.names[i - self.data]}: {old}"), ("after", str(new))],
                     help="give the state's sharding for both, or leave it to the planner",
                 )
+
+    @cached_property
+    def digest(self) -> str:
+        """Of what all ranks must run alike."""
+        return " ".join(program_digest(part.program)[:16] for part in self.parts)
 
     def type(self, slot: int) -> Any:
         return self.source.graph.type(self.source.graph.inputs[self.data + slot])

@@ -100,6 +100,7 @@ class Step:
         self._state: dict[str, Held] = {}
         self._failed = ""
         self.load()
+        self._take_options(self._last)
 
     # -- what it is -----------------------------------------------------------------------------------------
 
@@ -141,6 +142,11 @@ class Step:
         return data_place(engine.mesh, self.batches.axes, getattr(engine, "position", 0))
 
     @property
+    def leads(self) -> bool:
+        """Whether this is the process that tells of what all do: rank 0, or the only one."""
+        return int(getattr(self.engine, "rank", 0)) == 0
+
+    @property
     def compiled(self) -> Any:
         """Of a step in one piece."""
         return self._last.parts[0].compiled
@@ -169,13 +175,41 @@ class Step:
         specs = [entry.specs[entry.data + slot] for _, slot in missing]
         if not missing and self._state:
             return
-        loaded = self.engine.load([entry.source.read(slot) for _, slot in missing], specs)
+        loaded = self._loaded([(entry.names[slot], entry.source.read(slot)) for _, slot in missing], specs)
         for (name, slot), shards, spec in zip(missing, loaded, specs):
             if name:
                 shape = entry.type(slot).shape
                 self._state[name] = Held(shards, spec, shape, entry.source, slot, slot in entry.changed)
             else:
                 entry.loaded[slot] = shards
+
+    def _loaded(self, arrays: Sequence[tuple[str, Any]], specs: Sequence[ShardingSpec]) -> list[Any]:
+        """What the engine holds of these: of several processes what rank 0 has, or, compared, what each has."""
+        engine: Any = self.engine
+        names, wholes = [name for name, _ in arrays], [whole for _, whole in arrays]
+        if not hasattr(engine, "load_from_rank0"):
+            return self.engine.load(wholes, specs)
+        if self.init == "check":
+            engine.check_equal(wholes, names)
+            return self.engine.load(wholes, specs)
+        found: list[Any] = engine.load_from_rank0(wholes, specs, names)
+        return found
+
+    def _take_options(self, entry: Entry) -> None:
+        """Ranks begin with the options of rank 0."""
+        specs = [entry.specs[entry.data + slot] for slot in entry.options]
+        read = [(entry.names[slot], entry.source.read(slot)) for slot in entry.options]
+        if self.engine.name != "virtual" and self.engine.mesh.size > 1:
+            for slot, number in zip(entry.options, self._loaded(read, specs)):
+                entry.source.write(slot, number)
+
+    def _agree(self, entry: Entry, given: Sequence[Any]) -> None:
+        """Tell the other ranks what this one is about to train with; they tell who differs."""
+        engine: Any = self.engine
+        if hasattr(engine, "agree_on"):
+            options = [float(entry.source.read(slot)) for slot in entry.options]
+            like = self.batches.like()
+            engine.agree_on(self.measured.calls, str(options), f"{self.batches.data} {entry.digest}", given, like)
 
     def sync(self) -> None:
         """Write parameters, buffers, optimizer state and gradients back to where they were captured from."""
@@ -212,6 +246,7 @@ class Step:
             for call in calls
         ]
         self._take_state(entry)
+        self._agree(entry, [array for given, _ in batch for array in given])
         self.measured.begin(self.engine)
         returned = self._train(entry, batch)
         self.measured.end(self.engine, self.executed.peak_bytes if self.executed is not None else 0)

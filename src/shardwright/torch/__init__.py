@@ -21,6 +21,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ..api.batches import data_rank
 from ..api.steps import shard_step, train_step
 from ..api.training import Step as ShardedStep
 from ..frontends.torch import Captured, capture, capture_step, constrain, program_hash
@@ -39,6 +40,7 @@ __all__ = [
     "capture",
     "capture_step",
     "constrain",
+    "data_rank",
     "program_hash",
     "prove",
     "shard_step",

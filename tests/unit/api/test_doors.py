@@ -31,7 +31,7 @@ RUN_NOTHING = {
         "DeviceMesh", "Graph", "P", "PlanInfeasible", "ShapeDtype", "ShardingSpec", "ShardwrightError", "cap_gather",
         "compare", "forbid", "numpy", "pin", "reshard", "rule", "trace", "asarray", "randn",
     },
-    "swt": {"Captured", "capture", "capture_step", "constrain", "program_hash", "prove"},
+    "swt": {"Captured", "capture", "capture_step", "constrain", "data_rank", "program_hash", "prove"},
     "swn": {
         # Functions of arrays: traced within a program, plain NumPy outside of one.
         "attention", "cross_entropy", "gelu", "layer_norm", "log_softmax", "logsumexp", "op", "relu", "silu", "softmax",

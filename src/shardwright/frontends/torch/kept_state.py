@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .numbers import LiveNumber
-from .options import Path, at, is_number
+from .options import Path, at, is_number, rebuilt
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +123,13 @@ def put(held: Any, path: Path, tensor: Any, number: Any = None) -> None:
 
 
 def put_leaf(held: Any, path: Path, leaf: Any) -> None:
-    """Into nested dicts and lists, which are made where there are none."""
-    for key, following in pairwise(path):
+    """Into nested dicts and lists, which are made where there are none; a tuple on the way becomes another one."""
+    for depth, (key, following) in enumerate(pairwise(path), 1):
         if at(held, (key,)) is None:
             _set(held, key, [] if isinstance(following, int) else {})
+        if isinstance(held[key], tuple):
+            _set(held, key, rebuilt(held[key], lambda there, known, rest=path[depth:]: leaf if there == rest else known))
+            return
         held = held[key]
     _set(held, path[-1], leaf)
 

@@ -38,7 +38,7 @@ from ..engine import COMPILE, LOAD, EngineBase, Executed
 from ..lifetimes import take_over
 from ..virtual import held_part
 from . import exchange
-from .agreement import Facts
+from .agreement import Facts, inputs_digest, text_digest
 from .emission import emit
 from .groups import Group, NamedGroups, ProcessGroups, ranks_along
 from .held import Held
@@ -195,6 +195,19 @@ class TorchEngine(EngineBase):
         """Tell the others what this rank trains with in the step it is about to run: `Guard.agree`."""
         if self.guard is not None:
             self.guard.agree(facts, like)
+
+    def agree_on(
+        self, step: int, options: str, contract: str, inputs: Iterable[Any], like: Iterable[int] | None = None
+    ) -> None:
+        """`agree`, of what is said in words, and of tensors that the ranks ``like`` this one have, too."""
+        if self.guard is not None:
+            digests = text_digest(options), text_digest(contract), inputs_digest(inputs)
+            self.guard.agree(Facts(step % 2**32, *digests), like)
+
+    def digest(self, tensors: Iterable[Any]) -> int:
+        """A number of 32 bits that tells batches apart."""
+        found = inputs_digest(tensors)
+        return found if isinstance(found, int) else found.value()
 
     def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
         """Work of this rank that may last, such as saving: others wait for it."""
