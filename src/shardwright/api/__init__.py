@@ -10,6 +10,7 @@ A program becomes a `Source`, what is asked of it an `Asked`, what is decided a 
 | `sharding` | `shard_map` |
 | `steps` | `train_step` and `shard_step`: a model and its optimizer become a `Step` |
 | `training`, `batches` | `Step`: state in shards, a program for each shape of batch; what each rank gives of one |
+| `checkpoints` | what a `Step` saves and loads, by names that outlive its programs |
 | `proven` | every Program is proven before it first runs; `verify` |
 | `arguments`, `specs` | what users hand in, looked at; shardings mirrored over arguments and results |
 | `foreign` | what a parallel program of somebody else costs, for `compare` |

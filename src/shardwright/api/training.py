@@ -28,6 +28,7 @@ from ..run.engine import Engine, Executed
 from ..run.runner import Runner
 from ..spec.sharding import ShardingSpec
 from .batches import Batches, Call, micro_batches
+from .checkpoints import Checkpointed
 from .proven import proven_for
 
 _log = logging.getLogger("shardwright")
@@ -168,7 +169,7 @@ class Held:
     """Whether steps change it, so that it has to be written back."""
 
 
-class Step:
+class Step(Checkpointed):
     """A training step whose parameters, buffers and optimizer state live in shards between calls.
 
     ``step(*batch)`` or ``step(**batch)`` runs one and returns what the loss function returns.  `sync` writes the state

@@ -25,6 +25,7 @@ draws of a program, ``channels`` says how many a grouped convolution has in all,
 | `random` | random numbers by key, step and place; PyTorch's random ops in terms of them |
 | `describe`, `parts` | for the rule book: what PyTorch says of an operator, and what ops are made of |
 | `optimizers` | SGD, Adam and AdamW as tensor operations |
+| `saving` | what a checkpoint calls parameters and buffers; numbers among the options of optimizers |
 | `source`, `exported` | the user's lines and module paths; `ExportedProgram` |
 | `compute`, `kernels` | `prepare`, `evaluate`, `run_graph`: computing ops |
 | `framework`, `arrays` | PyTorch as engines see it: computing ops, and the array operations behind collectives |

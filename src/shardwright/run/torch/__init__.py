@@ -15,6 +15,7 @@ element types): the engine's own collectives and emitted programs share it.
 | `engine` | `TorchEngine`: collectives by name, compiled Programs |
 | `held` | bytes that tensors hold while a program runs |
 | `safety`, `watch` | ranks compare what they run; a fault on one of them ends all, with its reason |
+| `checkpoints/` | state in shards saved and loaded: DTensors, files that are looked at before they are read |
 | `private` | everything taken from PyTorch's private modules, with the reason |
 
 To extend: an op that needs more than a plain call gets a kernel in the frontend; another attention kernel is a line in
