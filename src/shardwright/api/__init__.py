@@ -12,6 +12,7 @@ A program becomes a `Source`, what is asked of it an `Asked`, what is decided a 
 | `training`, `entries` | `Step`: state in shards; `Entry`: its programs for one shape of batch |
 | `batches` | what each rank gives of a batch, and how it gets into a program |
 | `measuring` | what was predicted for a step beside what it took |
+| `checkpoints` | what a `Step` saves and loads, by names that outlive its programs |
 | `proven` | every Program is proven before it first runs; `verify` |
 | `arguments`, `specs` | what users hand in, looked at; shardings mirrored over arguments and results |
 | `foreign` | what a parallel program of somebody else costs, for `compare` |

@@ -24,6 +24,7 @@ from ..ir.program import Collective, Program
 from ..run.engine import Engine, Executed
 from ..spec.sharding import ShardingSpec
 from .batches import Batches, Call, data_place, micro_batches
+from .checkpoints import Checkpointed
 from .entries import Entry, Part, Planned
 from .measuring import Measured
 
@@ -48,7 +49,7 @@ class Held:
     """Whether steps change it, so that it has to be written back."""
 
 
-class Step:
+class Step(Checkpointed):
     """A training step whose parameters, buffers and optimizer state live in shards between calls.
 
     ``step(*batch)`` or ``step(**batch)`` runs one and returns what the loss function returns.  `sync` writes the state
@@ -175,7 +176,7 @@ class Step:
         specs = [entry.specs[entry.data + slot] for _, slot in missing]
         if not missing and self._state:
             return
-        loaded = self._loaded([(entry.names[slot], entry.source.read(slot)) for _, slot in missing], specs)
+        loaded = self._load_arrays([(entry.names[slot], entry.source.read(slot)) for _, slot in missing], specs)
         for (name, slot), shards, spec in zip(missing, loaded, specs):
             if name:
                 shape = entry.type(slot).shape
@@ -183,7 +184,7 @@ class Step:
             else:
                 entry.loaded[slot] = shards
 
-    def _loaded(self, arrays: Sequence[tuple[str, Any]], specs: Sequence[ShardingSpec]) -> list[Any]:
+    def _load_arrays(self, arrays: Sequence[tuple[str, Any]], specs: Sequence[ShardingSpec]) -> list[Any]:
         """What the engine holds of these: of several processes what rank 0 has, or, compared, what each has."""
         engine: Any = self.engine
         names, wholes = [name for name, _ in arrays], [whole for _, whole in arrays]
@@ -200,7 +201,7 @@ class Step:
         specs = [entry.specs[entry.data + slot] for slot in entry.options]
         read = [(entry.names[slot], entry.source.read(slot)) for slot in entry.options]
         if self.engine.name != "virtual" and self.engine.mesh.size > 1:
-            for slot, number in zip(entry.options, self._loaded(read, specs)):
+            for slot, number in zip(entry.options, self._load_arrays(read, specs)):
                 entry.source.write(slot, number)
 
     def _agree(self, entry: Entry, given: Sequence[Any]) -> None:

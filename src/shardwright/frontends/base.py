@@ -240,6 +240,30 @@ class Source(ABC):
     def clear_gradients(self) -> None:  # noqa: B027  most programs have none
         """Let go of these gradients, as the program does."""
 
+    # -- checkpoints ----------------------------------------------------------------------------------------
+
+    def saved_names(self) -> Mapping[str, tuple[str, ...]]:
+        """Parameters and buffers -> the names that the user's own checkpoints have for each; none if they leave it out.
+
+        What is not named here is saved under its own name.
+        """
+        return {}
+
+    def option_groups(self) -> list[dict[str, Any]]:
+        """The numbers among the options of each group that an optimizer has, and the names of its parameters."""
+        return []
+
+    def check_option_groups(self, groups: Sequence[Mapping[str, Any]]) -> None:
+        """Refuse groups that are not those of `option_groups` but for their numbers."""
+        if groups:
+            raise SpecError("this frontend has no training steps")
+
+    def set_option_groups(self, groups: Sequence[Mapping[str, Any]]) -> None:  # noqa: B027  most programs have none
+        """Write numbers into the options of the present groups."""
+
+    def resumed(self, numbers: Mapping[str, float]) -> None:  # noqa: B027  most programs have no optimizer
+        """Called when state of earlier steps was put in; ``numbers`` are those among an optimizer's state, by input."""
+
     # -- what may change ------------------------------------------------------------------------------------
 
     def is_of(self, fn: Any, optimizer: Any = None) -> bool:

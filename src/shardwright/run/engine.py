@@ -163,6 +163,13 @@ def share_between_processes(make: Callable[[], str], mesh: DeviceMesh, processes
     return found
 
 
+def checkpoints_of(framework: Framework) -> Any:
+    """The package that saves and loads what engines hold of a framework's arrays."""
+    if framework.processes is None:
+        raise SpecError(f"there are no checkpoints for programs of {framework.name}")
+    return _module(f"{framework.processes}.checkpoints")
+
+
 def is_one_of_several() -> bool:
     """Whether torchrun started this process with others, or somebody made a group of several."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:

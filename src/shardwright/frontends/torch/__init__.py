@@ -28,6 +28,7 @@ draws of a program, ``channels`` says how many a grouped convolution has in all,
 | `own_steps`, `kept_state`, `trials` | any other optimizer's own code, its state, and trying its step aside first |
 | `numbers`, `live_calls`, `options` | numbers that stay alive: options and step counts, in Python code and in calls |
 | `watching` | what a program cannot follow, noticed at every step |
+| `saving` | what a checkpoint calls parameters and buffers; numbers among the options of optimizers |
 | `source`, `exported` | the user's lines and module paths; `ExportedProgram` |
 | `compute`, `kernels` | `prepare`, `evaluate`, `run_graph`: computing ops |
 | `framework`, `arrays` | PyTorch as engines see it: computing ops, and the array operations behind collectives |

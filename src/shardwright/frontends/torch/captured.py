@@ -32,6 +32,7 @@ from .compute import run_graph
 from .dtypes import tensor_type
 from .framework import TORCH, TorchFramework
 from .private import tree_flatten, tree_unflatten
+from .saving import check_option_groups, option_groups, saved_names, set_option_groups
 from .slots import Slot
 from .watching import ModuleWatch, StepWatch
 
@@ -260,6 +261,21 @@ class Captured(Source):
         for _, root in self.roots:
             if isinstance(root, torch.optim.Optimizer):
                 root._opt_called = True  # type: ignore[attr-defined]
+
+    def resumed(self, numbers: Mapping[str, float]) -> None:
+        self.stepped()
+
+    def saved_names(self) -> dict[str, tuple[str, ...]]:
+        return saved_names(self.roots, self.slots)
+
+    def option_groups(self) -> list[dict[str, Any]]:
+        return option_groups(self.roots, self.slots)
+
+    def check_option_groups(self, groups: Sequence[Mapping[str, Any]]) -> None:
+        check_option_groups(self.option_groups(), groups)
+
+    def set_option_groups(self, groups: Sequence[Mapping[str, Any]]) -> None:
+        set_option_groups(self.roots, groups)
 
     def combined(self, results: Sequence[Any]) -> Any:
         """One result of several batches: numbers are averaged, counts added up, other tensors joined along dim 0."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .numbers import LiveNumber
-from .options import Path, at, is_number, rebuilt
+from .options import Path, at, is_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,9 @@ def put_leaf(held: Any, path: Path, leaf: Any) -> None:
         if at(held, (key,)) is None:
             _set(held, key, [] if isinstance(following, int) else {})
         if isinstance(held[key], tuple):
-            _set(held, key, rebuilt(held[key], lambda there, known, rest=path[depth:]: leaf if there == rest else known))
+            inside = list(held[key])
+            put_leaf(inside, path[depth:], leaf)
+            _set(held, key, tuple(inside))
             return
         held = held[key]
     _set(held, path[-1], leaf)

@@ -21,6 +21,7 @@ element types): the engine's own collectives and emitted programs share it.
 | `waiting` | how long a rank may be waited for, by what it is doing |
 | `agreement` | 16 bytes a step: ranks train with the same options, program and inputs |
 | `processes` | whether a process is there, as the kernel says |
+| `checkpoints/` | state in shards saved and loaded: DTensors, files that are looked at before they are read |
 | `private` | everything taken from PyTorch's private modules, with the reason |
 
 To extend: an op that needs more than a plain call gets a kernel in the frontend; another attention kernel is a line in
