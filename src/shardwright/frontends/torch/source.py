@@ -11,7 +11,6 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path, PurePath
 from types import CodeType, FrameType
 from typing import Any
@@ -74,12 +73,19 @@ class Scopes:
         return None
 
 
+_PLACES: dict[int, tuple[CodeType, str, tuple[str, str] | None]] = {}
+"""By where the code lies, which is kept: its hash is one of all that it holds, and this is asked for every frame."""
+
+
 def place_of(frame: FrameType) -> tuple[str, str] | None:
     """File and function, if the frame is the user's."""
-    return _place(frame.f_code, frame.f_globals.get("__name__", ""))
+    code, module = frame.f_code, frame.f_globals.get("__name__", "")
+    known = _PLACES.get(id(code))
+    if known is None or known[1] != module:
+        known = _PLACES[id(code)] = (code, module, _place(code, module))
+    return known[2]
 
 
-@lru_cache(maxsize=16384)
 def _place(code: CodeType, module: str) -> tuple[str, str] | None:
     """File and function of a code object; None if it is to be passed over."""
     file = code.co_filename

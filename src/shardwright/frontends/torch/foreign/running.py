@@ -41,6 +41,7 @@ from ...ranks import (
     Traced,
     whole,
 )
+from ..answers import Answers
 from ..dispatch import Interrupted
 from ..private import FakeTensor, FakeTensorMode, tree_flatten, tree_unflatten, unset_fake_temporarily
 from ..source import Scopes, place_of
@@ -135,7 +136,8 @@ def run_ranks(size: int, job: Job) -> list[Traced]:
     world = World(size)
     exchanges = Exchanges(world)
     with following(), fused_attention(), factors_of_sums(), sdpa_kernel([SDPBackend.MATH]), _quiet():
-        return world.run(lambda rank: _Rank(rank, exchanges, job).run())
+        without_numbers = _WithoutNumbers()
+        return world.run(lambda rank: _Rank(rank, exchanges, job, without_numbers).run())
 
 
 def trace_parallel(
@@ -180,9 +182,18 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(before)
 
 
+class _WithoutNumbers:
+    """How tensors of models on the meta device are made: in one mode, for ranks give each other theirs."""
+
+    def __init__(self) -> None:
+        self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self.answers = Answers()
+
+
 class _Rank:
-    def __init__(self, rank: int, exchanges: Exchanges, job: Job) -> None:
+    def __init__(self, rank: int, exchanges: Exchanges, job: Job, without_numbers: _WithoutNumbers) -> None:
         self.job = job
+        self.without_numbers = without_numbers
         self.scopes = Scopes({})
         self.mode = RankMode(rank, exchanges, self.scopes)
         self.fake: FakeTensorMode | None = None
@@ -197,7 +208,7 @@ class _Rank:
             with self.mode:
                 program = self.job.make()
             if is_numberless(program):
-                self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+                self.fake, self.mode.answers = self.without_numbers.fake, self.without_numbers.answers
             with self.fake or nullcontext(), self.mode:
                 return self._run(program)
         except Interrupted as stop:
