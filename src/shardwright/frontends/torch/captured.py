@@ -35,6 +35,7 @@ from .framework import TORCH, TorchFramework
 from .neutral import neutral_forms
 from .private import FakeTensor, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 from .recorder import Recorder
+from .source import following
 from .state import Session, Slot, find_roots, named_arguments
 
 RANDOM_TYPE = TensorType((2,), "i64")
@@ -339,7 +340,7 @@ def _run(
     session = Session([*find_roots(named, args, kwargs), *more], recorder)
     mode = RecordingMode(recorder, session.scopes, session.fake)
     grad = grad and torch.is_grad_enabled()
-    with session.swapped(), session.scopes.following(), torch.set_grad_enabled(grad):
+    with session.swapped(), following(lambda: session.scopes), torch.set_grad_enabled(grad):
         leaves, in_spec = tree_flatten((tuple(args), kwargs))
         stand_ins, tensors = _arguments(session, mode, named, args, kwargs, leaves)
         for slot in session.slots:

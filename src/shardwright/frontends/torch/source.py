@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePath
 from types import CodeType, FrameType
@@ -33,25 +33,6 @@ class Scopes:
         self.stack: list[str] = []
 
     @contextmanager
-    def following(self) -> Iterator[None]:
-        """Watch calls of modules, as `torch.fx` does; hooks are skipped where an exception ends a recomputation."""
-        original = torch.nn.Module.__call__
-        names, stack = self.names, self.stack
-
-        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
-            stack.append(names.get(id(module)) or (stack[-1] if stack else ""))
-            try:
-                return original(module, *args, **kwargs)
-            finally:
-                stack.pop()
-
-        torch.nn.Module.__call__ = call  # type: ignore[method-assign]
-        try:
-            yield
-        finally:
-            torch.nn.Module.__call__ = original  # type: ignore[method-assign]
-
-    @contextmanager
     def within(self, scope: str) -> Iterator[None]:
         self.stack.append(scope)
         try:
@@ -71,6 +52,32 @@ class Scopes:
                 return SourceLine(place[0], frame.f_lineno, scope or place[1])
             frame = frame.f_back
         return None
+
+
+@contextmanager
+def following(current: Callable[[], Scopes | None]) -> Iterator[None]:
+    """Watch calls of modules, as `torch.fx` does; hooks are skipped where an exception ends a recomputation.
+
+    ``current`` gives the scopes of whoever calls: ranks in threads of their own have each theirs, and others none.
+    """
+    original = torch.nn.Module.__call__
+
+    def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+        scopes = current()
+        if scopes is None:
+            return original(module, *args, **kwargs)
+        stack = scopes.stack
+        stack.append(scopes.names.get(id(module)) or (stack[-1] if stack else ""))
+        try:
+            return original(module, *args, **kwargs)
+        finally:
+            stack.pop()
+
+    torch.nn.Module.__call__ = call  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.nn.Module.__call__ = original  # type: ignore[method-assign]
 
 
 _PLACES: dict[int, tuple[CodeType, str, tuple[str, str] | None]] = {}

@@ -44,7 +44,7 @@ from ...ranks import (
 from ..answers import Answers
 from ..dispatch import Interrupted
 from ..private import FakeTensor, FakeTensorMode, tree_flatten, tree_unflatten, unset_fake_temporarily
-from ..source import Scopes, place_of
+from ..source import Scopes, following, place_of
 from ..state import named_arguments
 from .attention import fused_attention
 from .exchange import Exchanges
@@ -69,32 +69,8 @@ def plain_name(name: str) -> str:
     return name
 
 
-# -- modules by thread ------------------------------------------------------------------------------------
-
 _here = threading.local()
-
-
-@contextmanager
-def following() -> Iterator[None]:
-    """Watch calls of modules on every rank."""
-    original = torch.nn.Module.__call__
-
-    def call(module: Any, *args: Any, **kwargs: Any) -> Any:
-        scopes: Scopes | None = getattr(_here, "scopes", None)
-        if scopes is None:
-            return original(module, *args, **kwargs)
-        stack = scopes.stack
-        stack.append(scopes.names.get(id(module)) or (stack[-1] if stack else ""))
-        try:
-            return original(module, *args, **kwargs)
-        finally:
-            stack.pop()
-
-    torch.nn.Module.__call__ = call  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        torch.nn.Module.__call__ = original  # type: ignore[method-assign]
+"""The scopes of the rank whose thread this is."""
 
 
 # -- one rank ---------------------------------------------------------------------------------------------
@@ -135,7 +111,8 @@ def run_ranks(size: int, job: Job) -> list[Traced]:
     """What every rank does."""
     world = World(size)
     exchanges = Exchanges(world)
-    with following(), fused_attention(), factors_of_sums(), sdpa_kernel([SDPBackend.MATH]), _quiet():
+    scopes_here = lambda: getattr(_here, "scopes", None)  # noqa: E731
+    with following(scopes_here), fused_attention(), factors_of_sums(), sdpa_kernel([SDPBackend.MATH]), _quiet():
         without_numbers = _WithoutNumbers()
         return world.run(lambda rank: _Rank(rank, exchanges, job, without_numbers).run())
 
