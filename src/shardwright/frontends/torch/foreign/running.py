@@ -337,7 +337,10 @@ class _Rank:
         if not isinstance(output, DTensor):
             return local
         if placed is not None and placed.partial:
-            raise TraceError(f"output {i} is {output.placements}: reduce it before it is returned, or give loss=")
+            raise TraceError(
+                f"output {i} is {output.placements}: a gradient cannot begin at what is still to be reduced",
+                help="reduce it before it is returned (redistribute to Replicate()), or give loss=",
+            )
         return DTensor.from_local(
             local, output.device_mesh, output.placements, run_check=False, shape=output.shape, stride=output.stride()
         )

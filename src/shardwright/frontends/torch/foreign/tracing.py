@@ -52,6 +52,8 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 
 
 class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    supports_higher_order_operators = True  # so that `torch.cond` and its like come here, to be refused in our words
+
     def __init__(self, rank: int, exchanges: Exchanges, scopes: Scopes) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.rank = rank
@@ -90,7 +92,10 @@ class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _dispatch(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if not isinstance(func, OpOverload):
-            raise TraceError(f"{getattr(func, '__name__', func)} cannot be followed: it is no plain operator")
+            raise TraceError(
+                f"{getattr(func, '__name__', func)} cannot be followed: it is no plain operator",
+                help="write it in plain tensor operations: an if or a loop of Python instead of torch.cond or a scan",
+            )
         if func.namespace in _UNRECORDED:  # not all of these have a schema that can be asked for
             return func(*args, **kwargs)
         form = signature(func)
@@ -102,7 +107,10 @@ class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return returned(form.name, fused(form.name, args, kwargs).compute())
             return self._answered(form, func, args, kwargs)
         if func.namespace in NAMESPACES:
-            raise TraceError(f"{form.name} is a collective that is not known")
+            raise TraceError(
+                f"{form.name} is a collective that is not known",
+                help="call all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send or recv instead",
+            )
         if self._awaited:
             self._receive([*tensors_in(args), *tensors_in(list(kwargs.values()))])
         if form.name in ATTENTION:
@@ -211,7 +219,10 @@ class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Record the op that returns what this one writes, then write that."""
         pure = functional_form(form.name)
         if pure is None:
-            raise TraceError(f"{form.name} changes a tensor in place and has no form that returns the result")
+            raise TraceError(
+                f"{form.name} changes a tensor in place and has no form that returns the result",
+                help="call an operation that returns a new tensor, and copy_ it where it belongs",
+            )
         written = [
             parameter.name
             for parameter in form.parameters
@@ -473,4 +484,7 @@ def _results(made: Any, form: Signature) -> Iterator[Any]:
         for item in made:
             yield from _results(item, form)
     else:
-        raise TraceError(f"{form.name} returns a {type(made).__name__}, which depends on numbers that are not known")
+        raise TraceError(
+            f"{form.name} returns a {type(made).__name__}, which depends on numbers that are not known",
+            help="keep it a tensor, or take the number from what does not depend on the inputs",
+        )
