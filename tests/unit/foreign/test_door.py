@@ -18,6 +18,7 @@ import shardwright.torch as swt
 from shardwright.cli.group import main
 from shardwright.errors import NotationError, SpecError
 from shardwright.frontends.torch.foreign.collectives import CALLS
+from shardwright.frontends.torch.foreign.private import flags_of_modes
 
 CASES = """
 import torch, torch.distributed as dist
@@ -322,3 +323,18 @@ def test_two_programs_are_proven_like_one_module() -> None:
     for scale in (2.0, 1.0, 1.0):
         assert bool(swt.prove(parallel(scale), like=module, mesh="d=2", inputs=inputs)) is (scale == 1)
     assert module.weight.grad is None
+
+
+def test_no_dispatch_mode_is_left_active() -> None:
+    """PyTorch keeps that for the process: ranks that end in another order than they began would leave it set."""
+
+    def parallel(x: Any) -> Any:
+        dist.all_reduce(x)
+        if dist.get_rank() == 1:
+            raise KeyError("weight")
+        return x
+
+    before = flags_of_modes()
+    assert not any(before.values())
+    refused(parallel, ranks=3)
+    assert flags_of_modes() == before
