@@ -19,6 +19,7 @@ from ..errors import SpecError, TraceError
 from ..frontends.ranks import ARGUMENT, COTANGENT, OUTPUT, PARAMETER, Given, Placed, Traced, whole
 from ..frontends.torch.foreign.kernels import TorchKernels
 from ..frontends.torch.foreign.placed import by_block, by_numbers, parse, placed_by, placed_of
+from ..frontends.torch.foreign.roots import as_before
 from ..frontends.torch.foreign.running import Job, argument_names, is_numberless, made_on, run_ranks
 from ..proof.foreign.judging import Mesh, ways
 from ..proof.foreign.numbers import Number
@@ -92,7 +93,8 @@ class _Proving:
         # What is given memory without numbers is a copy.
         like = copy.deepcopy(self.like) if is_numberless(self.like) else self.like
         job = Job(lambda: like, self.arguments, self.keywords, names, self.loss, cotangent=fresh, single=True)
-        (single,) = run_ranks(1, job)
+        with as_before(like, self.arguments, self.keywords):
+            (single,) = run_ranks(1, job)
         self.single = single
         self.parameters = {given.name: given for given in single.given if given.kind == PARAMETER}
         ranks = run_ranks(

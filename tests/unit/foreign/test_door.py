@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from torch.distributed.tensor import Shard
 import shardwright.torch as swt
 from shardwright.cli.group import main
 from shardwright.errors import NotationError, SpecError
+from shardwright.frontends.torch.foreign.collectives import CALLS
+from shardwright.frontends.torch.foreign.private import flags_of_modes
 
 CASES = """
 import torch, torch.distributed as dist
@@ -228,3 +231,110 @@ def test_blocks_of_any_size_are_found_by_their_numbers() -> None:
 
     single = Rows(whole).requires_grad_(False)
     assert swt.prove(parallel, like=single, mesh="d=3", inputs=(torch.randn(4, 7),))
+
+
+def test_what_cannot_be_followed_is_told_with_its_line_and_what_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    def uneven(x: Any) -> Any:
+        group: Any = dist.group.WORLD
+        return torch.ops._c10d_functional.reduce_scatter_tensor(x[:3], "sum", 2, group.group_name)
+
+    text = refused(uneven)
+    assert "a collective cuts a tensor of 3 rows for 2 ranks, which cannot get equal parts" in text
+    assert "pad it to 4 rows, or say how many every rank gets" in text
+    assert "test_door.py" in text
+
+    def branching(x: Any) -> Any:
+        return torch.cond(x.sum() > 0, lambda x: x * x, lambda x: x * x, (x,))
+
+    text = refused(branching)
+    assert "cond cannot be followed: it is no plain operator" in text
+    assert "an if or a loop of Python instead of torch.cond" in text
+    assert "test_door.py" in text
+
+    def reducing(x: Any) -> Any:
+        dist.all_reduce(x)
+        return x
+
+    monkeypatch.delitem(CALLS, "c10d.allreduce_")
+    text = refused(reducing)
+    assert "c10d.allreduce_ is a collective that is not known" in text
+    assert "call all_reduce, all_gather" in text
+    assert "test_door.py" in text
+
+
+def test_the_single_program_is_left_as_it_was() -> None:
+    """So that it can be proven twice: else the second proof begins with the gradients and the step of the first."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    model(torch.randn(4, 4)).sum().backward()
+    optimizer.step()
+    numbers = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())
+
+    def step(x: Any) -> Any:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.param_groups[0]["lr"] *= 0.5
+        return loss
+
+    def parallel() -> Any:
+        mine = copy.deepcopy(model)
+        own = torch.optim.AdamW(mine.parameters(), lr=0.1)
+        own.load_state_dict(copy.deepcopy(numbers[1]))
+
+        def step(x: Any) -> Any:
+            own.zero_grad()
+            loss = mine(x).square().mean()
+            loss.backward()
+            own.step()
+            return loss
+
+        return step
+
+    before = [parameter.grad for parameter in model.parameters()]
+    grads = [None if grad is None else grad.clone() for grad in before]
+    for _ in range(2):
+        assert swt.prove(parallel, like=step, mesh="d=2", inputs=(torch.randn(4, 4),))
+        assert all(parameter.grad is grad for parameter, grad in zip(model.parameters(), before, strict=True))
+        torch.testing.assert_close([parameter.grad for parameter in model.parameters()], grads, rtol=0, atol=0)
+        torch.testing.assert_close(dict(model.state_dict()), dict(numbers[0]), rtol=0, atol=0)
+        state = optimizer.state_dict()
+        assert state["param_groups"] == numbers[1]["param_groups"]
+        torch.testing.assert_close(state["state"], numbers[1]["state"], rtol=0, atol=0)
+
+
+def test_two_programs_are_proven_like_one_module() -> None:
+    module = nn.Linear(4, 2)
+
+    def parallel(scale: float) -> Any:
+        return lambda: Scaled(copy.deepcopy(module), scale)
+
+    class Scaled(nn.Module):
+        def __init__(self, inner: Any, scale: float) -> None:
+            super().__init__()
+            self.module, self.scale = inner, scale
+
+        def forward(self, x: Any) -> Any:
+            return self.module(x) * self.scale
+
+    inputs = (torch.randn(3, 4),)
+    for scale in (2.0, 1.0, 1.0):
+        assert bool(swt.prove(parallel(scale), like=module, mesh="d=2", inputs=inputs)) is (scale == 1)
+    assert module.weight.grad is None
+
+
+def test_no_dispatch_mode_is_left_active() -> None:
+    """PyTorch keeps that for the process: ranks that end in another order than they began would leave it set."""
+
+    def parallel(x: Any) -> Any:
+        dist.all_reduce(x)
+        if dist.get_rank() == 1:
+            raise KeyError("weight")
+        return x
+
+    before = flags_of_modes()
+    assert not any(before.values())
+    refused(parallel, ranks=3)
+    assert flags_of_modes() == before

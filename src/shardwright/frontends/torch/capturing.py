@@ -19,6 +19,7 @@ from .neutral import neutral_forms
 from .private import FakeTensor, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 from .recorder import Recorder
 from .slots import Slot
+from .source import following
 from .state import Session, find_roots, named_arguments
 from .watching import Ledger
 
@@ -190,7 +191,7 @@ def _run(
         running.append(session)
     mode = session.recording
     grad = grad and torch.is_grad_enabled()
-    with session.swapped(), session.scopes.following(), torch.set_grad_enabled(grad):
+    with session.swapped(), following(lambda: session.scopes), torch.set_grad_enabled(grad):
         leaves, in_spec = tree_flatten((tuple(args), kwargs))
         stand_ins, tensors = _arguments(session, mode, named, args, kwargs, leaves)
         for slot in session.slots:

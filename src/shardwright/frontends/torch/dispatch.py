@@ -158,11 +158,7 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 help="call .contiguous() on it first, or use view, transpose, unfold or slicing",
             )
         reads = self._reads(operands, source)
-        key = self._answers.key(form, operands, attrs, kwargs)
-        made = self._answers.again(key)
-        if made is None:
-            made = self._call(func, args, kwargs)
-            self._answers.remember(key, made)
+        made = self._answers.ask(form, operands, attrs, kwargs, lambda: self._call(func, args, kwargs))
         if form.name == "aten._local_scalar_dense" and isinstance(made, bool | int | float):
             return made
         self.attended |= form.name in ATTENTION

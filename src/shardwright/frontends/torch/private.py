@@ -13,6 +13,7 @@ import torch
 from torch import _assert_async as assert_async  # a check that does not wait for the device
 from torch._C import DisableTorchFunction  # leaves all modes above the dispatcher out, users' and ours
 from torch._C import _current_autograd_node as current_autograd_node  # which forward op a backward op belongs to
+from torch._C import _DisableTorchDispatch as DisableTorchDispatch  # leaves those of the dispatcher out
 from torch._C import (  # whether an op is composite; convolutions that do not depend on the CPU
     _dispatch_has_kernel_for_dispatch_key as has_kernel,
 )
@@ -43,6 +44,7 @@ STEP_HOOKS = (_global_optimizer_pre_hooks, _global_optimizer_post_hooks)
 __all__ = [
     "STEP_HOOKS",
     "DataDependentOutputException",
+    "DisableTorchDispatch",
     "DisableTorchFunction",
     "DynamicOutputShapeException",
     "FakeTensor",
@@ -50,6 +52,7 @@ __all__ = [
     "OpOverload",
     "TorchDispatchMode",
     "UnsupportedOperatorException",
+    "active_fake_mode",
     "active_in_backward",
     "assert_async",
     "current_autograd_node",
@@ -65,6 +68,11 @@ __all__ = [
     "unset_fake_temporarily",
     "without_modes",
 ]
+
+
+def active_fake_mode() -> Any:
+    """The mode that makes tensors without numbers where nothing tells what kind they are; None if there is none."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
 
 
 def decompositions() -> Any:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path, PurePath
 from types import CodeType, FrameType
 from typing import Any
@@ -32,25 +31,6 @@ class Scopes:
     def __init__(self, names: dict[int, str]) -> None:
         self.names = names
         self.stack: list[str] = []
-
-    @contextmanager
-    def following(self) -> Iterator[None]:
-        """Watch calls of modules, as `torch.fx` does; hooks are skipped where an exception ends a recomputation."""
-        original = torch.nn.Module.__call__
-        names, stack = self.names, self.stack
-
-        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
-            stack.append(names.get(id(module)) or (stack[-1] if stack else ""))
-            try:
-                return original(module, *args, **kwargs)
-            finally:
-                stack.pop()
-
-        torch.nn.Module.__call__ = call  # type: ignore[method-assign]
-        try:
-            yield
-        finally:
-            torch.nn.Module.__call__ = original  # type: ignore[method-assign]
 
     @contextmanager
     def within(self, scope: str) -> Iterator[None]:
@@ -74,12 +54,45 @@ class Scopes:
         return None
 
 
+@contextmanager
+def following(current: Callable[[], Scopes | None]) -> Iterator[None]:
+    """Watch calls of modules, as `torch.fx` does; hooks are skipped where an exception ends a recomputation.
+
+    ``current`` gives the scopes of whoever calls: ranks in threads of their own have each theirs, and others none.
+    """
+    original = torch.nn.Module.__call__
+
+    def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+        scopes = current()
+        if scopes is None:
+            return original(module, *args, **kwargs)
+        stack = scopes.stack
+        stack.append(scopes.names.get(id(module)) or (stack[-1] if stack else ""))
+        try:
+            return original(module, *args, **kwargs)
+        finally:
+            stack.pop()
+
+    torch.nn.Module.__call__ = call  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.nn.Module.__call__ = original  # type: ignore[method-assign]
+
+
+_PLACES: dict[int, tuple[CodeType, str, tuple[str, str] | None]] = {}
+"""By where the code lies, which is kept: its hash is one of all that it holds, and this is asked for every frame."""
+
+
 def place_of(frame: FrameType) -> tuple[str, str] | None:
     """File and function, if the frame is the user's."""
-    return _place(frame.f_code, frame.f_globals.get("__name__", ""))
+    code, module = frame.f_code, frame.f_globals.get("__name__", "")
+    known = _PLACES.get(id(code))
+    if known is None or known[1] != module:
+        known = _PLACES[id(code)] = (code, module, _place(code, module))
+    return known[2]
 
 
-@lru_cache(maxsize=16384)
 def _place(code: CodeType, module: str) -> tuple[str, str] | None:
     """File and function of a code object; None if it is to be passed over."""
     file = code.co_filename

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
@@ -16,6 +17,7 @@ from .calls import Calling
 from .meanings import Meanings, flatten
 from .numbers import Number, Numbers
 from .order import one_of
+from .shared import Shared
 
 Values = dict[int, Number]
 
@@ -43,6 +45,7 @@ class Lockstep:
         """For every rank and node: the values that nobody reads later."""
         self._meetings: dict[Any, _Meeting] = {}
         self._letters: dict[Any, list[Number]] = {}
+        self._shared = Shared(len(ranks))
         for traced in ranks:
             graph = traced.graph
             values: Values = {}
@@ -56,6 +59,7 @@ class Lockstep:
                 values[value] = made
             self.values.append(values)
             self._last.append({} if keep else _last_uses(graph))
+        self._shared.add(_several(values.values() for values in self.values))
 
     def run(self) -> list[Values]:
         at = [0] * len(self.ranks)
@@ -87,10 +91,16 @@ class Lockstep:
         operands = [
             [values[v] for v in o] if isinstance(o, tuple) else None if o is None else values[o] for o in node.operands
         ]
+        types = tuple(traced.graph.types(node.results))
+        was_known = any(value in traced.known for value in node.results)
+        key = None if was_known else self._shared.key(node, types, operands)
+        found = self._shared.find(key)
+        if found is not None:
+            return found
         attrs = dict(node.attrs)
         if node.op == "foreign.unwritten":
             attrs["rank"] = traced.rank
-        call = Calling(node.op, attrs, tuple(traced.graph.types(node.results)))
+        call = Calling(node.op, attrs, types)
         try:
             made = self.meanings.evaluate(call, operands)
         except VerifyError:
@@ -99,7 +109,8 @@ class Lockstep:
             rows = [("op", node.op), ("rank", str(traced.rank))]
             rows += [("at", str(node.source))] if node.source else []
             raise VerifyError(f"{node.op} cannot be computed over a field: {error}", rows=rows) from error
-        return _as_it_was(self.meanings.numbers, traced.known, node, operands, made)
+        self._shared.hold(key, operands, made)
+        return _as_it_was(self.meanings.numbers, traced.known, node, operands, made) if was_known else made
 
     # -- collectives ------------------------------------------------------------------------------------------
 
@@ -130,7 +141,10 @@ class Lockstep:
             mine, meeting.made[place] = meeting.made[place], []
         shapes = [type.shape for type in traced.graph.types(node.results)]
         try:
-            back = [x.map(lambda part, shape=shape: part.reshape(shape)) for x, shape in zip(mine, shapes, strict=True)]  # type: ignore[misc]
+            back = [
+                x if x.shape == shape else x.map(lambda part, shape=shape: part.reshape(shape))  # type: ignore[misc]
+                for x, shape in zip(mine, shapes, strict=True)
+            ]
         except ValueError as error:
             raise _cannot(kind, node, mine) from error
         self._put(r, n, back)
@@ -142,9 +156,11 @@ class Lockstep:
         members = list(attrs["group"])
         sent = [self._sent(member, self.ranks[member].graph.nodes[meeting.nodes[member]]) for member in members]
         try:
-            return received(self.meanings.numbers, kind, attrs["reduce"], members, attrs["root"], sent)
+            made = received(self.meanings.numbers, kind, attrs["reduce"], members, attrs["root"], sent)
         except (ValueError, IndexError, KeyError) as error:
             raise _cannot(kind, node, [x for given in sent for x in given]) from error
+        self._shared.add(_several(made))
+        return made
 
     def _sent(self, r: int, node: Node) -> list[Number]:
         return flatten(
@@ -154,6 +170,14 @@ class Lockstep:
                 if o is not None
             ]
         )
+
+
+def _several(held: Iterable[Iterable[Number]]) -> list[Number]:
+    """Numbers that more than one of these have."""
+    counts: Counter[Number] = Counter()
+    for numbers in held:
+        counts.update(set(numbers))
+    return [number for number, count in counts.items() if count > 1]
 
 
 def _cannot(kind: str, node: Node, given: Sequence[Number]) -> VerifyError:
@@ -180,8 +204,6 @@ def _as_it_was(
     numbers: Numbers, known: Mapping[int, Any], node: Node, operands: Sequence[Any], made: list[Number]
 ) -> list[Number]:
     """Places that followed from floats are those of the run, and what stands there is what stood there."""
-    if not any(value in known for value in node.results):
-        return made
     made = [
         Number(x.dtype, np.asarray(known[value]).astype(np.int64)) if value in known else x
         for value, x in zip(node.results, made)

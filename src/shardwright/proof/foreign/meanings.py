@@ -119,10 +119,10 @@ class Meanings:
         plain = moving.MOVES.get(call.op)
         if plain is not None and isinstance(operands[0], Number):
             return plain(operands[0], call)
-        if call.op == "aten.cat":
-            parts = [x for x in flatten(operands) if len(x.shape) == len(call.shape)]
+        if call.op in ("aten.cat", "aten.stack"):
+            parts = flatten(operands)
             if all(x.whole is None and x.shift is None and x.square is None for x in parts):
-                return [moving.joined(parts, call.attrs["dim"])]
+                return [moving.joined(parts, call)]
         sources: list[Number] = []
 
         def place(x: Number) -> Array:

@@ -65,7 +65,11 @@ MOVES: dict[str, Move] = {
 }  # fmt: skip
 
 
-def joined(parts: Sequence[Number], dim: int) -> Number:
-    """Numbers side by side."""
+def joined(parts: Sequence[Number], call: Calling) -> Number:
+    """Numbers side by side, or along a new dim; an empty vector goes with any shape and adds nothing."""
+    along_new = call.op == "aten.stack"
+    parts = [x for x in parts if along_new or len(x.shape) == len(call.shape)]
+    dim = call.attrs["dim"] % len(call.shape)
     residues, heights = ([getattr(x, name) for x in parts] for name in ("residue", "height"))
-    return Number(parts[0].dtype, None, np.concatenate(residues, dim), np.concatenate(heights, dim))
+    put = np.stack if along_new else np.concatenate
+    return Number(parts[0].dtype, None, put(residues, dim), put(heights, dim))

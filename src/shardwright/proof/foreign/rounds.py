@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -42,6 +42,14 @@ class Round:
         self.numbers = Numbers(PRIMES[(key * 7 + turn) % len(PRIMES)], key)
         self.meanings = Meanings(self.numbers, case.kernels)
         self._whole: dict[str, Number] = {}
+        self._parts: dict[Hashable, Number] = {}
+        """Parts and constants that ranks hold alike are one `Number`."""
+        self._types = {
+            id(given): traced.graph.type(value)
+            for traced in (case.single, *case.ranks)
+            for given, value in zip(traced.given, traced.graph.inputs, strict=True)
+        }
+        self._places = {given.name: i for i, given in reversed(list(enumerate(case.single.given)))}
         self.turn = turn
         single = Lockstep([case.single], self.meanings, self.given_whole, keep)
         self.meanings.inside = [] if keep else None
@@ -51,30 +59,39 @@ class Round:
         self.ranks = Lockstep(case.ranks, self.meanings, self.given_part, keep).run()
 
     def given_whole(self, given: Given, rank: int) -> Number:
-        return self._constant(given, self.case.single) or self.whole(given.name)
+        return self._constant(given) or self.whole(given.name)
 
     def given_part(self, given: Given, rank: int) -> Number:
-        found = self._constant(given, self.case.ranks[rank])
+        found = self._constant(given)
         if found is not None:
             return found
-        whole = self.whole(given.name)
-        return whole if given.placed is None else whole.map(given.placed.of)
+        whole, placed = self.whole(given.name), given.placed
+        if placed is None:
+            return whole
+        rows = [*placed.places, *([] if placed.flat is None else [placed.flat])]
+        key = (given.name, placed.flat is None, *((part.shape, part.tobytes()) for part in map(np.asarray, rows)))
+        if key not in self._parts:
+            self._parts[key] = whole.map(placed.of)
+        return self._parts[key]
 
-    def _constant(self, given: Given, traced: Traced) -> Number | None:
+    def _constant(self, given: Given) -> Number | None:
         """Numbers that are known: constants, and whole numbers that are given."""
-        at = traced.given.index(given)
-        type = traced.graph.type(traced.graph.inputs[at])
-        if given.kind == CONSTANT or type.dtype == "bool" or type.dtype[:1] in ("i", "u"):
-            if given.numbers is None:
-                raise VerifyError(f"{given.name} has no numbers", help="give inputs with numbers, on the CPU")
-            return self.meanings.constant(given.numbers.reshape(type.shape), type.dtype)
-        return None
+        type = self._types[id(given)]
+        if given.kind != CONSTANT and type.dtype != "bool" and type.dtype[:1] not in ("i", "u"):
+            return None
+        if given.numbers is None:
+            raise VerifyError(f"{given.name} has no numbers", help="give inputs with numbers, on the CPU")
+        numbers = np.asarray(given.numbers)
+        key = (type, str(numbers.dtype), numbers.tobytes())
+        if key not in self._parts:
+            self._parts[key] = self.meanings.constant(numbers.reshape(type.shape), type.dtype)
+        return self._parts[key]
 
     def whole(self, name: str) -> Number:
         """A random tensor for every name."""
         if name not in self._whole:
             single = self.case.single
-            at = next((i for i, given in enumerate(single.given) if given.name == name), None)
+            at = self._places.get(name)
             if at is None:
                 raise VerifyError(f"the parallel program reads {name}, which the single program does not read")
             type = single.graph.type(single.graph.inputs[at])
@@ -86,11 +103,12 @@ class Round:
     def left(self) -> list[tuple[tuple[Left, Number], list[tuple[Left, Number]]]]:
         """What is left behind, with what the ranks leave of the same name."""
         single = self.case.single
+        places = [_places(traced) for traced in self.case.ranks]
         found = []
         for left, value in zip(single.left, single.graph.outputs):
             ranks = []
-            for traced, values in zip(self.case.ranks, self.ranks):
-                place = _find(traced, left)
+            for traced, values, here in zip(self.case.ranks, self.ranks, places):
+                place = here.get((left.kind, left.name))
                 if place is not None:
                     ranks.append((traced.left[place], values[traced.graph.outputs[place]]))
             found.append(((left, self.single[value]), ranks))
@@ -105,7 +123,7 @@ class Round:
             if left.kind == BUFFER and not any(one.changed for one in (left, *(other for other, _ in ranks))):
                 continue
             if len(ranks) < len(case.ranks):
-                missing = [t.rank for t in case.ranks if _find(t, left) is None]
+                missing = [t.rank for t in case.ranks if (left.kind, left.name) not in _places(t)]
                 fact = "is not there" if left.kind == OUTPUT else "is missing"
                 wrong.append(Difference(left.label, left.kind, fact, tuple(missing)))
                 continue
@@ -119,11 +137,9 @@ class Round:
         return wrong, right
 
 
-def _find(traced: Traced, wanted: Left) -> int | None:
-    for i, left in enumerate(traced.left):
-        if (left.kind, left.name) == (wanted.kind, wanted.name):
-            return i
-    return None
+def _places(traced: Traced) -> dict[tuple[str, str], int]:
+    """Where among the outputs of a program something is left, by kind and name; the first of a name."""
+    return {(left.kind, left.name): i for i, left in reversed(list(enumerate(traced.left)))}
 
 
 def _extra(single: Traced, ranks: Sequence[Traced]) -> list[Left]:

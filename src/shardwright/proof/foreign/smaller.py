@@ -200,15 +200,16 @@ class _Replay:
         given = [self._given(item, value) for item, value in zip(self.traced_.given, self.graph.inputs)]
         nodes = []
         for node in self.graph.nodes:
-            attrs = self._follow(node)
-            nodes.append(replace(node, attrs=tuple(sorted(attrs.items()))))
+            attrs = tuple(sorted(self._follow(node).items()))
+            nodes.append(node if attrs == node.attrs else replace(node, attrs=attrs))
         values = tuple(self._value(value) for value in self.graph.values)
         small = replace(self.graph, values=values, nodes=tuple(nodes))
         left = [self._left(item) for item in self.traced_.left]
         return replace(self.traced_, graph=small, given=given, left=left)
 
     def _value(self, value: Value) -> Value:
-        return replace(value, type=TensorType(tuple(self.dims[value.id].new), value.type.dtype))
+        shape = tuple(self.dims[value.id].new)
+        return value if shape == value.type.shape else replace(value, type=TensorType(shape, value.type.dtype))
 
     def old(self, value: int) -> Shape:
         return self.graph.type(value).shape

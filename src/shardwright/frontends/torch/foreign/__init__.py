@@ -7,7 +7,7 @@ real tensors, and writes them down.  Collectives meet, and are compared before t
 | file | what it holds |
 |---|---|
 | `running` | `run_ranks`: a module or a step on every rank, with names for what it is given and leaves behind |
-| `roots` | the modules and optimizers that a program uses |
+| `roots` | the modules and optimizers that a program uses; leaving them as they were |
 | `tracing` | `RankMode`: one op or collective of one rank, seen and written down |
 | `world` | `World`: ranks as threads that take turns; who waits for whom |
 | `exchange` | `Exchanges`: where ranks meet, and what their calls must agree in |

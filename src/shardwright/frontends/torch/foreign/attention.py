@@ -6,8 +6,9 @@ that DTensor does not know.  So here every call becomes the GPU's op, and that i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -103,44 +104,46 @@ def _backward(
     return made[0].to(query.dtype), narrow(made[1], key), narrow(made[2], value)
 
 
+FUSED = (
+    "aten._scaled_dot_product_flash_attention", "aten._scaled_dot_product_efficient_attention",
+    "aten._scaled_dot_product_flash_attention_backward", "aten._scaled_dot_product_efficient_attention_backward",
+)  # fmt: skip
+"""A GPU's attention."""
+
+
+@dataclass
 class Fused:
-    """One fused call: what it computes, what is recorded, and what it returns."""
+    """One fused call: what is recorded, and what it computes."""
 
-    def __init__(self, op: str, operands: list[Any], attrs: dict[str, Any], made: tuple[Any, ...]) -> None:
-        self.op, self.operands, self.attrs, self.made = op, operands, attrs, made
+    op: str
+    operands: list[Any]
+    causal: bool
+    scale: float | None
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        return {"dropout_p": 0.0, "is_causal": self.causal, "scale": self.scale}
+
+    def compute(self) -> tuple[Any, ...]:
+        computed: Callable[..., tuple[Any, ...]] = _forward if self.op == FORWARD else _backward
+        return computed(*self.operands, self.causal, self.scale)
 
 
-def fused(name: str, args: Any, kwargs: Any) -> Fused | None:
-    """A call of a GPU's attention; None for other ops.  Computed here, on any device."""
+def fused(name: str, args: Any, kwargs: Any) -> Fused:
+    """A call of one of `FUSED`."""
     scale = kwargs.get("scale")
     if name == "aten._scaled_dot_product_flash_attention":
         q, k, v, _, causal = (*args, 0.0, False)[:5]
-        return _made_forward(q, k, v, None, causal, scale)
+        return Fused(FORWARD, [q, k, v, None], causal, scale)
     if name == "aten._scaled_dot_product_efficient_attention":
         q, k, v, bias, _, _, causal = (*args, 0.0, False)[:7]
-        return _made_forward(q, k, v, bias, causal, scale)
+        return Fused(FORWARD, [q, k, v, bias], causal, scale)
     if name == "aten._scaled_dot_product_flash_attention_backward":
-        grad, q, k, v, out, log = args[:6]
-        return _made_backward(grad, q, k, v, out, log, None, args[11], scale)
-    if name == "aten._scaled_dot_product_efficient_attention_backward":
-        grad, q, k, v, bias, out, log = args[:7]
-        if args[10][3]:
-            raise TraceError("the gradient of an attention bias is not followed", help="detach the bias")
-        causal = args[11] if len(args) > 11 else False
-        return _made_backward(grad, q, k, v, out, log, bias, causal, scale)
-    return None
-
-
-def _made_forward(q: Any, k: Any, v: Any, bias: Any, causal: bool, scale: Any) -> Fused:
-    attrs = {"dropout_p": 0.0, "is_causal": causal, "scale": scale}
-    return Fused(FORWARD, [q, k, v, bias], attrs, _forward(q, k, v, bias, causal, scale))
-
-
-def _made_backward(grad: Any, q: Any, k: Any, v: Any, out: Any, log: Any, bias: Any, causal: bool, scale: Any) -> Fused:
-    attrs = {"dropout_p": 0.0, "is_causal": causal, "scale": scale}
-    return Fused(
-        BACKWARD, [grad, q, k, v, out, log, bias], attrs, _backward(grad, q, k, v, out, log, bias, causal, scale)
-    )
+        return Fused(BACKWARD, [*args[:6], None], args[11], scale)
+    grad, q, k, v, bias, out, log = args[:7]
+    if args[10][3]:
+        raise TraceError("the gradient of an attention bias is not followed", help="detach the bias")
+    return Fused(BACKWARD, [grad, q, k, v, out, log, bias], args[11] if len(args) > 11 else False, scale)
 
 
 def returned(name: str, made: tuple[Any, ...]) -> Any:

@@ -89,7 +89,10 @@ def _work(tensors: Any) -> Any:
 def _pieces(tensor: Any, sizes: Sequence[int] | None, ranks: int) -> list[Any]:
     if not sizes:
         if tensor.shape[0] % ranks:
-            raise TraceError(f"a tensor of {tensor.shape[0]} rows is cut for {ranks} ranks")
+            raise TraceError(
+                f"a collective cuts a tensor of {tensor.shape[0]} rows for {ranks} ranks, which cannot get equal parts",
+                help=f"pad it to {-(-tensor.shape[0] // ranks) * ranks} rows, or say how many every rank gets",
+            )
         sizes = [tensor.shape[0] // ranks] * ranks
     return list(tensor.split(list(sizes)))
 

@@ -12,7 +12,7 @@ import torch
 
 from ....errors import ShardwrightError, TraceError
 from ....ir.graph import Graph, TensorType
-from ..compute import prepare
+from ..compute import Prepared, prepare
 from ..dtypes import torch_dtype
 from ..parts import PARTS, parts_graph
 from ..private import decompositions
@@ -24,7 +24,7 @@ class TorchKernels:
         self, op: str, attrs: Mapping[str, Any], operands: Sequence[Any], results: Sequence[TensorType]
     ) -> list[Any]:
         with torch.no_grad():
-            made = prepare(op, attrs, results)([_tensors(x) for x in operands])
+            made = _prepared(op, tuple(attrs.items()), tuple(results))([_tensors(x) for x in operands])
         return [x.resolve_conj().numpy(force=True) for x in made]
 
     def shapes(self, op: str, attrs: Mapping[str, Any], operands: Sequence[Any]) -> list[tuple[int, ...]]:
@@ -40,6 +40,11 @@ class TorchKernels:
 
 
 _POINTWISE = ("aten.sin", "aten.cos", "aten.erf", "aten.tanh", "aten.gelu", "aten.bernoulli.p")
+
+
+@lru_cache(maxsize=8192)
+def _prepared(op: str, attrs: tuple[tuple[str, Any], ...], results: tuple[TensorType, ...]) -> Prepared:
+    return prepare(op, dict(attrs), results)
 
 
 @lru_cache(maxsize=8192)

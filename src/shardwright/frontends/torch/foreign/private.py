@@ -13,6 +13,7 @@ from torch.distributed import ProcessGroup as ProcessGroup
 from torch.distributed import distributed_c10d as distributed_c10d
 from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore as FakeStore  # a backend that sends nothing
+from torch.utils import _python_dispatch
 
 set_thread_isolation: Any = _distributed_c10d._set_thread_isolation_mode  # type: ignore[attr-defined]
 """Groups are those of each thread."""
@@ -25,6 +26,21 @@ resolve_process_group: Any = distributed_c10d._resolve_process_group  # type: ig
 
 dtensor_dispatcher: Any = DTensor._op_dispatcher
 """Has the ops that `loss_parallel` does in its own way, for the whole process."""
+
+
+_FLAGS_OF_MODES = [name for name in vars(_python_dispatch) if name.startswith("_is_in_")]
+
+
+def flags_of_modes() -> dict[str, bool]:
+    """Whether dispatch modes are active, which PyTorch keeps for the process, though modes are of a thread."""
+    return {name: getattr(_python_dispatch, name) for name in _FLAGS_OF_MODES}
+
+
+def put_flags_of_modes(flags: dict[str, bool]) -> None:
+    vars(_python_dispatch).update(flags)
+    tell = getattr(_python_dispatch, "set_is_in_mode_without_ignore_compile_internals", None)
+    if tell is not None:  # it is kept a second time, for `torch.compile`
+        tell(flags["_is_in_any_mode_without_ignore_compile_internals"])
 
 
 class ThreadLocalWorld:

@@ -41,9 +41,10 @@ from ...ranks import (
     Traced,
     whole,
 )
+from ..answers import Answers
 from ..dispatch import Interrupted
 from ..private import FakeTensor, FakeTensorMode, tree_flatten, tree_unflatten, unset_fake_temporarily
-from ..source import Scopes, place_of
+from ..source import Scopes, following, place_of
 from ..state import named_arguments
 from .attention import fused_attention
 from .exchange import Exchanges
@@ -68,32 +69,8 @@ def plain_name(name: str) -> str:
     return name
 
 
-# -- modules by thread ------------------------------------------------------------------------------------
-
 _here = threading.local()
-
-
-@contextmanager
-def following() -> Iterator[None]:
-    """Watch calls of modules on every rank."""
-    original = torch.nn.Module.__call__
-
-    def call(module: Any, *args: Any, **kwargs: Any) -> Any:
-        scopes: Scopes | None = getattr(_here, "scopes", None)
-        if scopes is None:
-            return original(module, *args, **kwargs)
-        stack = scopes.stack
-        stack.append(scopes.names.get(id(module)) or (stack[-1] if stack else ""))
-        try:
-            return original(module, *args, **kwargs)
-        finally:
-            stack.pop()
-
-    torch.nn.Module.__call__ = call  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        torch.nn.Module.__call__ = original  # type: ignore[method-assign]
+"""The scopes of the rank whose thread this is."""
 
 
 # -- one rank ---------------------------------------------------------------------------------------------
@@ -134,8 +111,10 @@ def run_ranks(size: int, job: Job) -> list[Traced]:
     """What every rank does."""
     world = World(size)
     exchanges = Exchanges(world)
-    with following(), fused_attention(), factors_of_sums(), sdpa_kernel([SDPBackend.MATH]), _quiet():
-        return world.run(lambda rank: _Rank(rank, exchanges, job).run())
+    scopes_here = lambda: getattr(_here, "scopes", None)  # noqa: E731
+    with following(scopes_here), fused_attention(), factors_of_sums(), sdpa_kernel([SDPBackend.MATH]), _quiet():
+        without_numbers = _WithoutNumbers()
+        return world.run(lambda rank: _Rank(rank, exchanges, job, without_numbers).run())
 
 
 def trace_parallel(
@@ -180,9 +159,18 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(before)
 
 
+class _WithoutNumbers:
+    """How tensors of models on the meta device are made: in one mode, for ranks give each other theirs."""
+
+    def __init__(self) -> None:
+        self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self.answers = Answers()
+
+
 class _Rank:
-    def __init__(self, rank: int, exchanges: Exchanges, job: Job) -> None:
+    def __init__(self, rank: int, exchanges: Exchanges, job: Job, without_numbers: _WithoutNumbers) -> None:
         self.job = job
+        self.without_numbers = without_numbers
         self.scopes = Scopes({})
         self.mode = RankMode(rank, exchanges, self.scopes)
         self.fake: FakeTensorMode | None = None
@@ -197,7 +185,7 @@ class _Rank:
             with self.mode:
                 program = self.job.make()
             if is_numberless(program):
-                self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+                self.fake, self.mode.answers = self.without_numbers.fake, self.without_numbers.answers
             with self.fake or nullcontext(), self.mode:
                 return self._run(program)
         except Interrupted as stop:
@@ -349,7 +337,10 @@ class _Rank:
         if not isinstance(output, DTensor):
             return local
         if placed is not None and placed.partial:
-            raise TraceError(f"output {i} is {output.placements}: reduce it before it is returned, or give loss=")
+            raise TraceError(
+                f"output {i} is {output.placements}: a gradient cannot begin at what is still to be reduced",
+                help="reduce it before it is returned (redistribute to Replicate()), or give loss=",
+            )
         return DTensor.from_local(
             local, output.device_mesh, output.placements, run_check=False, shape=output.shape, stride=output.stride()
         )

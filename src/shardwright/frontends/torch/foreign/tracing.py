@@ -35,6 +35,7 @@ from ..recorder import Recorded, Recorder
 from ..signatures import Signature, functional_form, signature, tensors_in
 from ..sizes import WHOLE_SHAPE
 from ..source import Scopes, place_of
+from .attention import FUSED as ATTENTION
 from .attention import fused, returned
 from .collectives import CALLS, NAMESPACES, group_of
 from .exchange import Call, Exchanges
@@ -46,10 +47,13 @@ _EMPTY = ("aten.empty", "aten.empty_strided", "aten.empty_like", "aten.new_empty
 _CHECKS = ("aten._assert_async", "aten._assert_scalar", "aten.sym_size", "aten.is_same_size")
 MOST_CALLERS = 3
 """Lines that are kept of who called a collective."""
+_DEVICE = torch.ops.prim.device.default
 _PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 
 
 class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    supports_higher_order_operators = True  # so that `torch.cond` and its like come here, to be refused in our words
+
     def __init__(self, rank: int, exchanges: Exchanges, scopes: Scopes) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.rank = rank
@@ -68,11 +72,14 @@ class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._makers: dict[int, Recorded] = {}
         self._indexed = 0
         self._wholes: dict[int, Any] = {}
-        self._answers = Answers()
+        self.answers: Answers | None = None
+        """For programs without numbers: what calls return, on any rank."""
         self._awaited: list[tuple[Any, Callable[[], None]]] = []
         """Tensors that are being received, and what ends that."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _DEVICE and type(args[0]) is FakeTensor:  # asked for more often than all else
+            return args[0].device
         if any(kind not in _PLAIN and issubclass(kind, torch.Tensor) for kind in types):
             return NotImplemented  # a wrapper, such as a DTensor: what it does with plain tensors comes here again
         try:
@@ -85,7 +92,10 @@ class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _dispatch(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if not isinstance(func, OpOverload):
-            raise TraceError(f"{getattr(func, '__name__', func)} cannot be followed: it is no plain operator")
+            raise TraceError(
+                f"{getattr(func, '__name__', func)} cannot be followed: it is no plain operator",
+                help="write it in plain tensor operations: an if or a loop of Python instead of torch.cond or a scan",
+            )
         if func.namespace in _UNRECORDED:  # not all of these have a schema that can be asked for
             return func(*args, **kwargs)
         form = signature(func)
@@ -93,15 +103,18 @@ class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self:
                 return CALLS[form.name](self._exchange, *args, **kwargs)
         if not self.recording or form.name in _CHECKS:
-            made = fused(form.name, args, kwargs)
-            return func(*args, **kwargs) if made is None else returned(form.name, made.made)
+            if form.name in ATTENTION:
+                return returned(form.name, fused(form.name, args, kwargs).compute())
+            return self._answered(form, func, args, kwargs)
         if func.namespace in NAMESPACES:
-            raise TraceError(f"{form.name} is a collective that is not known")
+            raise TraceError(
+                f"{form.name} is a collective that is not known",
+                help="call all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send or recv instead",
+            )
         if self._awaited:
             self._receive([*tensors_in(args), *tensors_in(list(kwargs.values()))])
-        attention = self._attention(form.name, args, kwargs)
-        if attention is not None:
-            return attention
+        if form.name in ATTENTION:
+            return self._attention(form, args, kwargs)
         apart = each_of(form.name) or FUSED.get(form.name)
         if apart is not None:
             with self:
@@ -117,7 +130,7 @@ class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if form.name == "aten._local_scalar_dense":
             return self._number(func, args[0])
         if form.name in _EMPTY or form.name.rpartition(".")[0] in _EMPTY:
-            made = func(*args, **kwargs)
+            made = self._answered(form, func, args, kwargs)
             self.memory.make(made, unwritten(self.recorder, tensor_type(made)))
             return made
         if form.random and form.split(args, kwargs)[1].get("dropout_p") != 0:
@@ -130,13 +143,13 @@ class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.memory.value(args[0])
             return func(*args, **kwargs)  # the same memory, shown in another way
         if form.name == "aten.copy_":
-            return self._copy(func, args, kwargs)
+            return self._copy(form, func, args, kwargs)
         statistics = form.name == "aten.native_batch_norm" and args[3] is not None and args[5]
         if form.mutates or statistics:  # it writes its running statistics, though its schema does not say so
             return self._mutate(form, func, args, kwargs, "running_" if statistics else None)
         operands, attrs = form.split(args, kwargs)
         reads = self._reads(operands)
-        made = self._answered(form, func, args, kwargs, operands, attrs)
+        made = self._answered(form, func, args, kwargs, (operands, attrs))
         results = list(_results(made, form))
         if "output_mask" in attrs:
             results = [result if wanted else None for result, wanted in zip(results, attrs["output_mask"], strict=True)]
@@ -150,30 +163,23 @@ class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return made
 
     def _answered(
-        self, form: Signature, func: Any, args: Any, kwargs: dict[str, Any], operands: list[Any], attrs: dict[str, Any]
+        self, form: Signature, func: Any, args: Any, kwargs: dict[str, Any], split: tuple[Any, Any] | None = None
     ) -> Any:
         """What a call returns; of equal ones without numbers, only the first asks."""
-        tensors = list(tensors_in(operands))
-        if not tensors or not all(isinstance(x, FakeTensor) for x in tensors):
+        if self.answers is None or form.composite:
             return func(*args, **kwargs)
-        key = self._answers.key(form, operands, attrs, kwargs)
-        made = self._answers.again(key)
-        if made is None:
-            made = func(*args, **kwargs)
-            self._answers.remember(key, made)
-        return made
+        operands, attrs = form.split(args, kwargs) if split is None else split
+        return self.answers.ask(form, operands, attrs, kwargs, lambda: func(*args, **kwargs))
 
-    def _attention(self, name: str, args: Any, kwargs: Any) -> Any:
+    def _attention(self, form: Signature, args: Any, kwargs: Any) -> Any:
+        call = fused(form.name, args, kwargs)
         with self.paused(), self:
-            found = fused(name, args, kwargs)
-        if found is None:
-            return None
-        types = [tensor_type(x) for x in found.made]
-        reads = self._reads(found.operands)
-        values = self.recorder.node(found.op, reads, types, found.attrs, source=self._source())
-        for result, value in zip(found.made, values):
+            made = self._answered(form, lambda *args, **kwargs: call.compute(), args, kwargs)
+        types = [tensor_type(x) for x in made]
+        values = self.recorder.node(call.op, self._reads(call.operands), types, call.attrs, source=self._source())
+        for result, value in zip(made, values):
             self.memory.make(result, value)
-        return returned(name, found.made)
+        return returned(form.name, made)
 
     def _already_shown(self, results: Sequence[Any]) -> bool:
         """Views that show what their memory is known to show."""
@@ -213,7 +219,10 @@ class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Record the op that returns what this one writes, then write that."""
         pure = functional_form(form.name)
         if pure is None:
-            raise TraceError(f"{form.name} changes a tensor in place and has no form that returns the result")
+            raise TraceError(
+                f"{form.name} changes a tensor in place and has no form that returns the result",
+                help="call an operation that returns a new tensor, and copy_ it where it belongs",
+            )
         written = [
             parameter.name
             for parameter in form.parameters
@@ -225,11 +234,11 @@ class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if form.name in ("aten.zero_", "aten.fill_.Scalar"):  # whatever was there
             number = attrs.get("value", 0)
             values = self._filled(targets[0], number)
-            func(*args, **kwargs)
+            self._answered(form, func, args, kwargs)
             self.memory.write(targets[0], values)
             return args[0]
         reads = self._reads(operands)
-        made = func(*args, **kwargs)
+        made = self._answered(form, func, args, kwargs)
         fresh = [] if made is None else [r for r in _results(made, form) if all(r is not t for t in targets)]
         values_made = self._node(pure, reads, operands, attrs, [*fresh, *targets])
         for result, value in zip(fresh, values_made):
@@ -244,7 +253,7 @@ class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         attrs = {"size": type.shape, "fill_value": number, "dtype": type.dtype}
         return self.recorder.node("aten.full", [], [type], attrs, source=self._source())[0]
 
-    def _copy(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _copy(self, form: Signature, func: Any, args: Any, kwargs: Any) -> Any:
         target, origin = args[0], args[1]
         source = self._source()
         value, type, wanted = self.memory.value(origin), tensor_type(origin), tensor_type(target)
@@ -255,7 +264,7 @@ class RankMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if type.shape != wanted.shape:
             attrs = {"size": wanted.shape, "implicit": False}
             value = self.recorder.node("aten.expand", [value], [wanted], attrs, [(0, 0)], source)[0]
-        made = func(*args, **kwargs)
+        made = self._answered(form, func, args, kwargs)
         self.memory.write(target, value)
         return made
 
@@ -475,4 +484,7 @@ def _results(made: Any, form: Signature) -> Iterator[Any]:
         for item in made:
             yield from _results(item, form)
     else:
-        raise TraceError(f"{form.name} returns a {type(made).__name__}, which depends on numbers that are not known")
+        raise TraceError(
+            f"{form.name} returns a {type(made).__name__}, which depends on numbers that are not known",
+            help="keep it a tensor, or take the number from what does not depend on the inputs",
+        )

@@ -3,8 +3,8 @@
 Every rank sees a `torch.distributed` of its own, on a backend that sends nothing.  A rank that waits for another gives
 the turn away; where all that are left wait, the job would hang, and `Stuck` says who waits for what.  PyTorch's caches
 of sharding decisions are kept by thread, so that no rank is told another's slices.  What a process has once changes
-hands with the turn (`OfProcess`): random numbers, which each rank would draw alone, and the ops that DTensors do
-in a way of their own, while a rank is within `loss_parallel`.
+hands with the turn (`OfProcess`): random numbers, which each rank would draw alone, the ops that DTensors do in a way
+of their own, while a rank is within `loss_parallel`, and whether it is within dispatch modes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ from typing import Any, TypeVar
 import torch
 
 from ....errors import TraceError
-from .private import FakeStore, ThreadLocalWorld, distributed_c10d, dtensor_dispatcher, set_thread_isolation
+from .private import (
+    FakeStore,
+    ThreadLocalWorld,
+    distributed_c10d,
+    dtensor_dispatcher,
+    flags_of_modes,
+    put_flags_of_modes,
+    set_thread_isolation,
+)
 
 T = TypeVar("T")
 
@@ -30,14 +38,16 @@ class OfProcess:
 
     generator: Any
     handlers: dict[Any, Any]
+    modes: dict[str, bool]
 
     @classmethod
     def now(cls) -> OfProcess:
-        return cls(torch.random.get_rng_state(), dtensor_dispatcher._custom_op_handlers)
+        return cls(torch.random.get_rng_state(), dtensor_dispatcher._custom_op_handlers, flags_of_modes())
 
     def put(self) -> None:
         torch.random.set_rng_state(self.generator)
         dtensor_dispatcher._custom_op_handlers = self.handlers
+        put_flags_of_modes(self.modes)
 
 
 class Stuck(TraceError):
