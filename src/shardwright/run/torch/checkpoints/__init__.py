@@ -15,8 +15,8 @@ looked at first: PyTorch's metadata and numbers are Python's own serialised obje
 To extend: a class that a later PyTorch writes into its metadata is a line in `allowed`.
 """
 
-from .folder import checkpoint_path
 from .dtensors import assembled, copied, empty, mesh_of, placed, taken, target
+from .folder import checkpoint_path
 from .storing import Opened, opened, save
 
 __all__ = [
