@@ -38,6 +38,7 @@ from ..optimize.core import solve_core
 from ..optimize.problem import Ints
 from ..plans.asked import Asked
 from ..plans.complete import Complete, Decision
+from ..spec.interop import is_placeable
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
 from .polish import polish
@@ -130,6 +131,8 @@ class Assigner:
         self.space = Space(graph, self.mesh, self.hardware, self.uneven)
         self.book = RouteBook(self.mesh, self.hardware, asked.most_gathered)
         self.updates = {output: graph.inputs[i] for i, output in graph.updates}
+        self.kept = frozenset(self.updates.values())
+        """State: it is held in shardings that PyTorch's placements say, so that checkpoints are of it as it is."""
         self.readers: dict[int, list[tuple[int, int]]] = {value.id: [] for value in graph.values}
         """For every value the nodes that read it, and at which place."""
         for n, node in enumerate(graph.nodes):
@@ -195,7 +198,8 @@ class Assigner:
         if value in self.given:
             return (self.given[value].closed(),)
         lists = {(id(self.ways[n]), place): self.ways[n] for n, place in self.readers[value]}
-        key = ("input", self.graph.type(value).rank, *lists)
+        kept = value in self.kept
+        key = ("input", self.graph.type(value).rank, kept, *lists)
         free = self.allows is None and self.offer is None
         known: tuple[ShardingSpec, ...] | None = self._once.get(key) if free else None
         if known is not None:
@@ -204,6 +208,7 @@ class Assigner:
         for (_, place), ways in lists.items():
             found.update(dict.fromkeys(way.operands[place] for way in ways))
         lying = [spec for spec in found if not spec.partial and (self.allows is None or self.allows(value, spec))]
+        lying = [spec for spec in lying if is_placeable(spec)] if kept else lying
         if not lying:
             raise PlanInfeasible(f"no sharding of the input {self.graph.values[value].name!r} is allowed")
         made = tuple(lying) if self.offer is None else self.offer(value, tuple(lying))

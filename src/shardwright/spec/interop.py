@@ -7,6 +7,7 @@ which these are methods.
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -32,20 +33,28 @@ def to_placements(spec: Any, types: Any = None) -> tuple[Any, ...]:
     return tuple(placed.get(name) or types.Replicate() for name in spec.mesh.axis_names)
 
 
-def placeable(spec: Any) -> Any:
-    """The sharding itself, if plain placements say it: whole axes, in mesh order within a dim, nothing pending.
+def is_placeable(spec: Any) -> bool:
+    """Whether plain placements say it: whole axes, in mesh order within a dim, nothing pending."""
+    order = spec.mesh.order
+    return not spec.partial and all(
+        all(axis.is_whole for axis in dim.axes) and all(order(a) < order(b) for a, b in pairwise(dim.axes))
+        for dim in spec.dims
+    )
 
-    Else the nearest that they say: axes sorted, parts of axes and what is pending left out.
+
+def placeable(spec: Any) -> Any:
+    """The sharding itself, if it is placeable; else the nearest that is.
+
+    Axes are sorted, parts of axes and what is pending left out.
 
     >>> from shardwright.spec.sharding import ShardingSpec
     >>> specs = [ShardingSpec.parse(text, "a=2, b=4") for text in ("[a+b, _]", "[b+a]", "[b:(1)2, a] // b:(2)2")]
     >>> [str(placeable(spec)) for spec in specs]
     ['[a+b, _]', '[a+b]', '[_, a]']
     """
-    order = spec.mesh.order
-    dims = [sorted((axis for axis in dim.axes if axis.is_whole), key=order) for dim in spec.dims]
-    if not spec.partial and all(list(dim.axes) == axes for dim, axes in zip(spec.dims, dims)):
+    if is_placeable(spec):
         return spec.closed()
+    dims = [sorted((axis for axis in dim.axes if axis.is_whole), key=spec.mesh.order) for dim in spec.dims]
     return type(spec)(spec.mesh, [tuple(axes) for axes in dims])
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...errors import ShardwrightError
+from ...errors import CheckpointError
 from ..base import BUFFER, PARAMETER
 from .slots import Slot
 
@@ -80,7 +80,7 @@ def _plain(value: Any) -> Any:
 def check_option_groups(here: Groups, there: Groups) -> None:
     """The same groups of the same parameters, with numbers for options."""
     if len(here) != len(there):
-        raise ShardwrightError(
+        raise CheckpointError(
             f"the checkpoint has {len(there)} groups of parameters, the optimizer {len(here)}", help=_SAME
         )
     for g, (mine, other) in enumerate(zip(here, there)):
@@ -88,7 +88,7 @@ def check_option_groups(here: Groups, there: Groups) -> None:
         if not isinstance(members, list | tuple) or list(members) != mine["params"]:
             named = set(members) if isinstance(members, list | tuple) else set()
             odd = sorted(map(str, named ^ set(mine["params"])))
-            raise ShardwrightError(
+            raise CheckpointError(
                 f"group {g} of the optimizer has other parameters in the checkpoint",
                 rows=[("differ", ", ".join(odd[:5]) if odd else "in their order")],
                 help=_SAME,
@@ -96,7 +96,7 @@ def check_option_groups(here: Groups, there: Groups) -> None:
         for key, value in other.items():
             several = isinstance(value, tuple | list)
             if key != "params" and not all(map(_is_number, value if several else [value])):
-                raise ShardwrightError(f"option {key!r} of group {g} is no number in the checkpoint")
+                raise CheckpointError(f"option {key!r} of group {g} is no number in the checkpoint")
 
 
 _SAME = "make the optimizer as it was when the checkpoint was saved"

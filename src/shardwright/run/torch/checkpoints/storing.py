@@ -183,6 +183,8 @@ def _run(call: Callable[..., None], engine: Any, tree: dict[str, Any], **storage
             call(tree, process_group=_group(engine) if ranks else None, no_dist=not ranks, **storage)
         except _dcp.CheckpointException as error:
             rank, (cause, _) = next(iter(error.failures.items()))
+            if not isinstance(cause, Exception):
+                raise cause from None  # such as KeyboardInterrupt
             fact = "the checkpoint could not be " + ("saved" if call is _dcp.save else "loaded")
             rows = [(f"rank {rank}" if ranks else "reason", f"{type(cause).__name__}: {cause}")]
             raise CheckpointError(fact, rows=rows) from cause
