@@ -8,13 +8,15 @@ from launch import launch
 CHECKS = {
     "collectives.py": ("reduce", "nan", "gather", "scatter", "exchange", "groups", "refused"),
     "programs.py": ("even", "uneven", "empty", "step"),
+    "state.py": ("sent", "held", "compared", "unlike"),
     "pending.py": ("trips", "parts", "doors", "steps"),
 }
 
 
 @pytest.mark.parametrize("script", CHECKS)
 def test_on_four_processes(script: str) -> None:
-    """Collectives against NumPy; emitted programs against the virtual mesh, one device and what PyTorch counts."""
+    """Collectives against NumPy; emitted programs against the virtual mesh, one device and what PyTorch counts; state
+    that all ranks start from."""
     done = launch(script, timeout=240)
     for text in done.outputs:
         for name in CHECKS[script]:

@@ -76,7 +76,8 @@ class ProcessGroups:
         return world(), tuple(sorted(ranks))
 
     def process_group(self, ranks: Sequence[int]) -> Any:
-        """All members have to ask, in the same order as for other groups they share; nobody else does."""
+        """All ranks of the mesh have to ask, each for its own group, as often as the others: PyTorch puts the number of
+        groups that a process has made into the name."""
         key = self._key(ranks)
         if key not in _made:
             _made[key] = dist.new_group(list(key[1]), timeout=self.timeout, use_local_synchronization=True)

@@ -37,16 +37,10 @@ def load_from_rank0(
     bound = [ShardingSpec.of(spec, engine.mesh, whole.dim()) for whole, spec in zip(wholes, specs, strict=True)]
     texts = [f"{tensor_type(whole)} {spec}" for whole, spec in zip(wholes, bound)]
     root = min(engine.mesh.device_ids)
-    if engine.mesh.size > 1:
-        said = [_number(f"{name}: {text}".encode()) for name, text in zip(names, texts)]
-        _check_same(engine, said, names, "has another shape, type or sharding of", [f"here {text}" for text in texts])
+    said = [_number(f"{name}: {text}".encode()) for name, text in zip(names, texts)]
     if engine.rank == root:
-        for name, whole in zip(names, wholes):
-            if whole.device.type == "meta":
-                raise RankError(
-                    f"rank {root}, whose state all start from, has no values of {name!r}",
-                    help="only the other ranks may have their model on the meta device",
-                )
+        said = [_NO_VALUES if whole.device.type == "meta" else number for whole, number in zip(wholes, said)]
+    _check_same(engine, said, names, "another shape, type or sharding of", texts)
     shards = []
     for name, whole, spec in zip(names, wholes, bound):
         with engine.waiting(f"loading {name}"):
@@ -79,8 +73,9 @@ def _received(engine: Any, whole: Any, spec: ShardingSpec, root: int) -> Any:
         padded[: part.numel()].copy_(part)
         return _encoded(wire, padded)
 
+    # PyTorch tells groups apart by how many a process has made: so each rank makes one, also where it is of no use.
+    group = engine.groups.process_group(ranks_along(mesh, position, along)) if len(holders) > 1 else None
     if engine.rank in holders:
-        group = engine.groups.process_group(holders) if len(holders) > 1 else None
         pieces = None
         if engine.rank == root:
             order = dist.get_process_group_ranks(group) if group is not None else [root]
@@ -115,11 +110,9 @@ def _carrier(engine: Any) -> torch.device:
 
 def check_equal(engine: Any, wholes: Sequence[Any], names: Sequence[str] | None = None) -> None:
     """Raise, on every rank, if a tensor is not the same, bit by bit, on all ranks of the mesh."""
-    if engine.mesh.size == 1:
-        return
     with engine.phase("loading"):
         digests = [_digest(whole) for whole in wholes]
-    _check_same(engine, digests, _named(names, wholes), "has other values of")
+    _check_same(engine, digests, _named(names, wholes), "other values of")
 
 
 def _digest(whole: Any) -> int:
@@ -147,18 +140,17 @@ def _check_same(engine: Any, digests: Sequence[int], names: Sequence[str], fact:
     for rank in ranks:
         end = 1 + numbers[0]
         said[rank], numbers = numbers[1:end], numbers[end:]
-    _raise_odd({rank: len(said[rank]) for rank in sorted(ranks)}, "has another number of tensors", [])
+    _raise_odd({rank: len(said[rank]) for rank in sorted(ranks)}, "another number of tensors", [])
     for n, name in enumerate(names):
         row = {rank: said[rank][n] for rank in sorted(ranks)}
         empty = [rank for rank, number in row.items() if number == _NO_VALUES]
         if empty:
             raise RankError(
-                f"{ranks_text(empty)} has no values of {name!r} to compare: it is on the meta device",
-                help="with init='rank0' all ranks get those of rank 0",
+                f"{_has(empty)} no values of {name!r}: it is on the meta device",
+                help="all ranks can start from rank 0's values, if that one has them",
             )
-        _raise_odd(
-            row, f"{fact} {name!r}", [("tensor", f"{n + 1} of {len(names)}"), *(("rank", t) for t in here[n : n + 1])]
-        )
+        rows = [("tensor", f"{n + 1} of {len(names)}"), *(("here", text) for text in here[n : n + 1])]
+        _raise_odd(row, f"{fact} {name!r}", rows)
 
 
 def _raise_odd(row: dict[int, int], fact: str, rows: list[tuple[str, str]]) -> None:
@@ -168,10 +160,14 @@ def _raise_odd(row: dict[int, int], fact: str, rows: list[tuple[str, str]]) -> N
     if odd:
         rest = [rank for rank in row if rank not in odd]
         raise RankError(
-            f"{ranks_text(odd)} {fact} than {ranks_text(rest)}",
+            f"{_has(odd)} {fact} than {ranks_text(rest)}",
             rows=rows,
             help="make the same model on every rank (seed, files), or let all start from rank 0",
         )
+
+
+def _has(ranks: Sequence[int]) -> str:
+    return f"{ranks_text(ranks)} {'has' if len(ranks) == 1 else 'have'}"
 
 
 def _named(names: Sequence[str] | None, wholes: Sequence[Any]) -> Sequence[str]:
