@@ -77,6 +77,8 @@ class Captured(Source):
     """Modules and optimizers that it was captured from."""
     watches: tuple[StepWatch, ...] = field(default=(), compare=False, repr=False)
     """What of each optimizer cannot change without a new program."""
+    captured_for: Hashable = field(default=(), compare=False, repr=False)
+    """The fingerprint when it was captured."""
     again: Callable[[tuple[Any, ...], dict[str, Any]], Captured] | None = field(default=None, compare=False, repr=False)
     """Captures the same for other arguments."""
 
@@ -115,6 +117,12 @@ class Captured(Source):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Evaluate on real tensors: returns what the program returns, and changes what it changes."""
+        if self.watches and self.fingerprint() != self.captured_for:
+            raise TraceError(
+                "what cannot change without a new program has changed since this one was captured: modes, what is "
+                "trained, parameter groups, or what an optimizer's step decides by its options",
+                help="capture the program again",
+            )
         inputs = self.inputs(*args, **kwargs)
         return self.deliver(inputs, run_graph(self.graph, inputs))
 
@@ -262,8 +270,13 @@ def capture(fn: Callable[..., Any] | Any, *args: Any, **kwargs: Any) -> Captured
         from .exported import as_module
 
         fn = as_module(fn)
-    made = _run(fn, fn, args, kwargs, grad=not isinstance(fn, torch.nn.Module))
-    return replace(made, again=lambda args, kwargs: capture(fn, *args, **kwargs))
+    return _capture(fn, args, kwargs, {})
+
+
+def _capture(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], ledgers: dict[int, Ledger]) -> Captured:
+    """``ledgers``: what is known of optimizers' state that somebody keeps."""
+    made = _run(fn, fn, args, kwargs, grad=not isinstance(fn, torch.nn.Module), ledgers=ledgers)
+    return replace(made, again=lambda args, kwargs: _capture(fn, args, dict(kwargs), ledgers))
 
 
 def capture_step(
@@ -290,7 +303,6 @@ def capture_step(
 def _capture_step(
     model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], optimizer: Any, loss: Any, ledgers: dict[int, Ledger]
 ) -> Captured:
-    """``ledgers``: what is known of optimizers' state that somebody keeps."""
     several = _optimizers(optimizer)
     for one in several:
         _check_optimizer(one)
@@ -393,7 +405,7 @@ def _run(
             position = [value for value, _ in recorder.inputs].index(mode.random)
             updates.append((position, recorder.node("random.advance", [mode.random], [RANDOM_TYPE], {})[0]))
     watches = tuple(stepper.watch() for stepper in session.steppers)
-    return Captured(
+    made = Captured(
         recorder.finish(_name(named), outputs, updates),
         in_spec,
         out_spec,
@@ -410,6 +422,7 @@ def _run(
         roots=(*session.modules, *session.optimizers),
         watches=watches,
     )
+    return replace(made, captured_for=made.fingerprint()) if watches else made
 
 
 def _arguments(
