@@ -76,6 +76,8 @@ class Captured(Source):
     """Of a training step; one that has the norm of gradients returns it beside its result."""
     watches: tuple[StepWatch, ...] = field(default=(), compare=False, repr=False)
     """What of each optimizer cannot change without a new program."""
+    captured_for: Hashable = field(default=(), compare=False, repr=False)
+    """The fingerprint when it was captured."""
     again: Callable[[tuple[Any, ...], dict[str, Any]], Captured] | None = field(default=None, compare=False, repr=False)
     """Captures the same for other arguments."""
     evaluate: Callable[[tuple[Any, ...], dict[str, Any]], Captured] | None = field(
@@ -125,6 +127,12 @@ class Captured(Source):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Evaluate on real tensors: returns what the program returns, and changes what it changes."""
+        if self.watches and self.fingerprint() != self.captured_for:
+            raise TraceError(
+                "what cannot change without a new program has changed since this one was captured: modes, what is "
+                "trained, parameter groups, or what an optimizer's step decides by its options",
+                help="capture the program again",
+            )
         inputs = self.inputs(*args, **kwargs)
         return self.deliver(inputs, run_graph(self.graph, inputs))
 

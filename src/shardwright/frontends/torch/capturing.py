@@ -44,8 +44,13 @@ def capture(fn: Callable[..., Any] | Any, *args: Any, **kwargs: Any) -> Captured
         from .exported import as_module
 
         fn = as_module(fn)
-    made = _run(fn, fn, args, kwargs, grad=not isinstance(fn, torch.nn.Module))
-    return replace(made, again=lambda args, kwargs: capture(fn, *args, **kwargs))
+    return _capture(fn, args, kwargs, {})
+
+
+def _capture(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], ledgers: dict[int, Ledger]) -> Captured:
+    """``ledgers``: what is known of optimizers' state that somebody keeps."""
+    made = _run(fn, fn, args, kwargs, grad=not isinstance(fn, torch.nn.Module), ledgers=ledgers)
+    return replace(made, again=lambda args, kwargs: _capture(fn, args, dict(kwargs), ledgers))
 
 
 def capture_step(
@@ -217,7 +222,7 @@ def _run(
             updates.append((position, recorder.node("random.advance", [mode.random], [RANDOM_TYPE], {})[0]))
             recorder.move_last_before(UPDATE, NORM)
     watches = tuple(stepper.watch() for stepper in session.steppers)
-    return Captured(
+    made = Captured(
         recorder.finish(_name(named), outputs, updates),
         in_spec,
         out_spec,
@@ -234,6 +239,7 @@ def _run(
         roots=(*session.modules, *session.optimizers),
         watches=watches,
     )
+    return replace(made, captured_for=made.fingerprint()) if watches else made
 
 
 def _arguments(

@@ -16,7 +16,7 @@ from ...ir.graph import Graph, TensorType
 from . import attention as _attention  # noqa: F401  registers operators
 from . import random as _random  # noqa: F401  registers kernels
 from .dtypes import tensor_type, torch_dtype
-from .half_types import STATISTICS, half_norm
+from .half_types import BESIDE_NUMBERS, HALF_NAMES, STATISTICS, half_norm, wide_beside_numbers
 from .kernels import KERNELS, ON_NOTHING, on_nothing
 from .signatures import find_op, signature
 from .sizes import local_sizes, operand_sizes
@@ -55,6 +55,8 @@ def prepare(op: str, attrs: Mapping[str, Any], results: Sequence[TensorType], de
     neutral = ON_NOTHING.get(op)
     if op in STATISTICS:
         call = _with_statistics(op, call)
+    if op in BESIDE_NUMBERS and results[0].dtype in HALF_NAMES:
+        call = wide_beside_numbers(call, torch_dtype(results[0].dtype))
 
     def run(operands: Sequence[Any]) -> tuple[Any, ...]:
         if neutral is not None and any(isinstance(x, torch.Tensor) and not x.numel() for x in operands):

@@ -83,3 +83,26 @@ def half_norm(op: str, operands: Sequence[TensorType | None], device: str) -> tu
     given = (operands[i] for i in found.parameters if i < len(operands))
     parameters = (parameter.dtype for parameter in given if parameter is not None)
     return found, kind.dtype if next(parameters, kind.dtype) == kind.dtype else WIDE
+
+
+BESIDE_NUMBERS = (
+    "aten.add.Tensor", "aten.sub.Tensor", "aten.mul.Tensor", "aten.div.Tensor", "aten.rsub.Tensor",
+    "aten.pow.Tensor_Tensor",
+)  # fmt: skip
+
+
+def wide_beside_numbers(call: Callable[[Sequence[Any]], Any], dtype: torch.dtype) -> Callable[[Sequence[Any]], Any]:
+    """An op on tensors of a half type and a number, which is a float64 tensor of no dimension: an optimizer's option.
+
+    PyTorch rounds a number to float32 there, and one on a GPU, where tensors of no dimension are tensors like others,
+    to the half type: a learning rate of 3e-4 would be off by a thousandth.
+    """
+
+    def run(operands: Sequence[Any]) -> Any:
+        given = [x for x in operands if isinstance(x, torch.Tensor)]
+        if not any(not x.dim() and x.dtype == torch.float64 and x.device.type != "cpu" for x in given):
+            return call(operands)
+        wide = [x.float() if isinstance(x, torch.Tensor) and x.dtype in HALF else x for x in operands]
+        return call(wide).to(dtype)
+
+    return run

@@ -26,6 +26,7 @@ _ARITHMETIC = {
 _WITH_ALPHA = ("add", "sub", "subtract", "rsub", "iadd", "isub")
 _FILLED = {"full": 1, "full_like": 1, "new_full": 2}
 _MADE_OF = ("tensor", "as_tensor", "asarray", "scalar_tensor")
+_HALF = (torch.bfloat16, torch.float16)
 _BOUNDS = ("clamp", "clip")
 _SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 _AS_NUMBER = ("__float__", "__int__", "__index__")
@@ -71,6 +72,10 @@ class LiveCalls(TorchFunctionMode):
             joined = torch.mul if stem == "addcmul" else torch.div
             made = joined(self._times(args[1], kwargs.pop("value"), args[0]), args[2])
             return self._again(torch.Tensor.add_ if name.endswith("_") else torch.add, args[0], made, **kwargs)
+        if stem == "lerp" and args[0].dtype in _HALF:  # its weight would be rounded; kernels compute in float32
+            wide = [x.float() if isinstance(x, torch.Tensor) else x for x in args]
+            made = self._again(torch.lerp, *wide, **kwargs).to(args[0].dtype)
+            return args[0].copy_(made) if name.endswith("_") else made
         at = _FILLED.get(stem)
         if at is not None:
             place, store = (at, args) if len(args) > at else ("fill_value", kwargs)

@@ -300,6 +300,7 @@ class Numbers:
                     raise self.refusal(
                         "the optimizer's step decides by a number that depends on data, which capture cannot know",
                         "keep it a tensor: torch.where for a choice, torch.minimum and torch.maximum for a bound",
+                        *([("number", side.key[1])] if side.key[0] == "leaf" else []),
                     )
                 sides.append(side.term)
             else:
@@ -409,7 +410,7 @@ def _computes(node: Any, kinds: list[Any], result: Any) -> Callable[..., float]:
                 None if kind is None else torch.full(kind.shape, next(given), dtype=torch_dtype(kind.dtype))
                 for kind in kinds
             ]
-            return float(prepare(node.op, dict(node.attrs), [result])(operands)[0])
+            return float(prepare(node.op, dict(node.attrs), [result])(operands)[0].item())
 
     return run
 

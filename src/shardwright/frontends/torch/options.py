@@ -14,6 +14,8 @@ import torch
 from ...errors import TraceError
 
 Path = tuple[Any, ...]
+SWITCHED_OFF = ("foreach", "fused", "capturable", "differentiable")
+"""Other ways to compute the same, all parameters at once or on another device: a program has one of its own."""
 
 
 def is_number(value: Any) -> bool:
@@ -80,7 +82,7 @@ def structure(optimizer: Any) -> tuple[Hashable, ...]:
     facts: list[Hashable] = []
     for group in optimizer.param_groups:
         for key, value in group.items():
-            if key == "params" or is_number(value):
+            if key == "params" or key in SWITCHED_OFF or is_number(value):
                 continue
             if isinstance(value, tuple | list | dict):
                 facts.append((key, *(_fact(leaf) for _, leaf in leaves(value))))

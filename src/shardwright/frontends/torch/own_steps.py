@@ -24,20 +24,21 @@ from .dtypes import tensor_type
 from .kept_state import Place, Store, Tree, facts, is_plain_number, moving, place_of, put, put_leaf
 from .numbers import LiveNumber, Numbers
 from .optimizers import has_formula
-from .options import Path, at, is_number, leaves, option_name, rebuilt
+from .options import SWITCHED_OFF, Path, at, is_number, leaves, option_name, rebuilt
+from .private import FakeTensor
 from .slots import Slot, Slots
 from .stepping import FormulaStepper, Stepper, copied, plainly, restored
 from .trials import Start, Trial, difference, moving_constant, nudged, start_of
 from .watching import Count, Ledger
 
-_SWITCHED_OFF = ("foreach", "fused", "capturable", "differentiable")
-"""Other ways to compute the same: all parameters at once, or on another device."""
+_REPLACED = frozenset(("param_groups", "state", "defaults", "step", "zero_grad"))
 _NUMBER = ((), (), torch.float64)
 
 
 def stepper_of(session: Slots, name: str, optimizer: Any, ledgers: dict[int, Ledger]) -> Stepper:
-    kind = FormulaStepper if has_formula(optimizer) else OwnStepper
-    return kind(session, name, optimizer, ledgers.setdefault(id(optimizer), Ledger()))
+    ledger = ledgers.setdefault(id(optimizer), Ledger())
+    own = OwnStepper(session, name, optimizer, ledger)
+    return FormulaStepper(session, name, optimizer, ledger, own) if has_formula(optimizer) else own
 
 
 class OwnStepper(Stepper):
@@ -103,6 +104,7 @@ class OwnStepper(Stepper):
             return torch.as_tensor(value, dtype=dtype).detach().reshape(place.shape)
 
         def write(tensor: Any) -> None:
+            self.ledger.forget()
             state = optimizer.state[owner]
             for where, plain in plains:
                 put_leaf(state, where, plain)
@@ -127,19 +129,37 @@ class OwnStepper(Stepper):
 
     def _own(self, numbers: Numbers, groups: list[Any], store: Store) -> None:
         optimizer, attributes = self.optimizer, vars(self.optimizer)
-        held = {key: attributes[key] for key in ("param_groups", "state", "defaults", "step", "zero_grad")}
+        held = {key: attributes[key] for key in _REPLACED}
         for g, group in enumerate(groups):
             plain = {key: value for key, value in group.items() if key != "params"}
             group.update(rebuilt(plain, self.as_live(numbers, g)))
-            group.update((key, False) for key in _SWITCHED_OFF if key in group)
+            group.update((key, False) for key in SWITCHED_OFF if key in group)
         optimizer.param_groups, optimizer.state = groups, store
-        optimizer.defaults = {**held["defaults"], **{k: False for k in _SWITCHED_OFF if k in held["defaults"]}}
+        optimizer.defaults = {**held["defaults"], **{k: False for k in SWITCHED_OFF if k in held["defaults"]}}
+        stand_ins = {id(s.owner): f for slots, g in zip(self.members, groups) for s, f in zip(slots, g["params"])}
+        held |= {key: value for key, value in attributes.items() if key not in held and _holds(value, stand_ins)}
+        for key in held.keys() - _REPLACED:
+            attributes[key] = rebuilt(held[key], lambda _, leaf: stand_ins.get(id(leaf), leaf))
         del attributes["step"], attributes["zero_grad"]
         try:
             with self.running(numbers):
                 self.own_step()
+            self._check_kept(attributes)
         finally:
             attributes.update(held)
+
+    def _check_kept(self, attributes: Mapping[str, Any]) -> None:
+        """Tensors that a step changes must be in the state: a program has no others."""
+        mode = self.session.recording
+        kept = [f"self.{key}" for key, value in attributes.items() if key not in _REPLACED and _made(value)]
+        written = [tensor for tensor, stand_in in mode._known.values() if mode.written(stand_in)]
+        for what in (*kept, *(f"a tensor of shape {list(tensor.shape)}" for tensor in written)):
+            raise Interrupted(
+                TraceError(
+                    f"the step of {type(self.optimizer).__name__} changes {what}, which is not in its state",
+                    help="keep tensors that steps change in self.state[p], where PyTorch saves them",
+                )
+            )
 
     def live_option(self, numbers: Numbers, name: str, value: Any) -> Any:
         """A tensor stays one, of its own precision."""
@@ -231,19 +251,19 @@ class OwnStepper(Stepper):
         contents, originals = {key: copied(value) for key, value in attributes.items()}, dict(attributes)
         tree = self._present_tree()
         first = later = self._try(tree, self._values(tree))
+        hidden = {key: value for key, value in attributes.items() if self._moved(key, value, contents)}
         if facts(first.tree) != facts(tree):
             allowed = frozenset(slot.name for slots in self.members for slot in slots) | self.option_at.keys()
             found = {name: start_of(first, name, frozenset(allowed)) for name in first.firsts}
             self.starts = {name: start for name, start in found.items() if start is not None}
-            later = self._try(first.tree, self._values(first.tree))
+            later = self._try(first.tree, self._values(first.tree), hidden)
             if facts(later.tree) != facts(first.tree):
                 raise self._unsteady(first.tree, later.tree)
             new = [name for name, place in first.tree.items() if name not in tree and not place.is_plain]
             cut = {first.firsts[name]: name for name in new if name in self.starts}
             self.first_is_special = len(cut) < len(new) or difference(first, later, cut) is not None
         if self.first_is_special:
-            self._check_constants(first, self._try(tree, nudged(first, {})))
-        hidden = {key: value for key, value in attributes.items() if self._moved(key, value, contents)}
+            self._check_constants(first, self._try(tree, nudged(first, {}), hidden))
         self._check_constants(later, self._try(later.tree, nudged(later, later.counts()), hidden))
         attributes.clear()
         attributes.update({key: restored(value, contents[key]) for key, value in originals.items()})
@@ -251,7 +271,9 @@ class OwnStepper(Stepper):
         return tree if self.first_is_special else later.tree
 
     def _moved(self, key: str, value: Any, before: Mapping[str, Any]) -> bool:
-        return key[0] != "_" and is_number(value) and (key not in before or before[key] != value)
+        if key[0] == "_" or not is_number(value):
+            return False
+        return isinstance(value, LiveNumber) or key not in before or before[key] != value
 
     def _present_tree(self) -> Tree:
         """Of the optimizer's state, or, where somebody keeps it, of what is known to be there."""
@@ -424,6 +446,15 @@ def _as_tensor(numbers: Numbers, leaf: Any, slot: Slot) -> Any:
     if is_number(leaf):
         return numbers.tensor(numbers.constant(leaf))
     return None if leaf is slot.fake else leaf
+
+
+def _holds(value: Any, stand_ins: Mapping[int, Any]) -> bool:
+    return any(id(leaf) in stand_ins for _, leaf in leaves(value))
+
+
+def _made(value: Any) -> bool:
+    """Whether there is a fake in it, which the step has made; fakes of parameters are those of before."""
+    return any(isinstance(leaf, FakeTensor) and not isinstance(leaf, torch.nn.Parameter) for _, leaf in leaves(value))
 
 
 def _refuse_what_cannot_be(optimizer: Any) -> None:

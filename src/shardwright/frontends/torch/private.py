@@ -5,8 +5,9 @@ None of these has a public equivalent in 2.11 to 2.13; `make_fx` and `torch.expo
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -66,6 +67,7 @@ __all__ = [
     "tree_flatten_with_path",
     "tree_unflatten",
     "unset_fake_temporarily",
+    "without_compilers",
     "without_modes",
 ]
 
@@ -73,6 +75,13 @@ __all__ = [
 def active_fake_mode() -> Any:
     """The mode that makes tensors without numbers where nothing tells what kind they are; None if there is none."""
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+
+
+def without_compilers() -> AbstractContextManager[Any]:
+    """Functions under ``torch.compile`` run as they are written; the compiler is imported if there are any."""
+    if "torch._dynamo" not in sys.modules:
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")  # type: ignore[no-any-return]
 
 
 def decompositions() -> Any:

@@ -8,7 +8,7 @@ AdamW as formulas (`optimizers`), with one count for all parameters; `own_steps`
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,9 +20,9 @@ from . import optimizers
 from .dispatch import Interrupted
 from .kept_state import put
 from .live_calls import LiveCalls
-from .numbers import Numbers, live_builtins
+from .numbers import LiveNumber, Numbers, live_builtins
 from .options import Path, at, is_number, is_tensor_number, leaves, option_name, present, rebuilt
-from .private import STEP_HOOKS, DisableTorchFunction, without_modes
+from .private import STEP_HOOKS, DisableTorchFunction, without_compilers, without_modes
 from .slots import Slot, Slots
 from .watching import Count, Ledger, StepWatch
 
@@ -61,9 +61,23 @@ class Stepper:
         self.optimizer.step, self.optimizer.zero_grad = self.step, self.zero_grad
         try:
             yield
+            self._check_options()
         finally:
             attributes.clear()
             attributes.update({key: restored(value, contents[key]) for key, value in originals.items()})
+
+    def _check_options(self) -> None:
+        """What the program sets beside the step, by itself, would be set once and never again."""
+        for name, (g, path, value) in self.option_at.items():
+            now = at(self.optimizer.param_groups[g], path) if g < len(self.optimizer.param_groups) else None
+            slot = self.acting().slots.get(name)
+            stepped = slot is not None and slot.now is not None
+            if now is not value and not isinstance(now, LiveNumber) and not stepped:
+                raise TraceError(
+                    f"the captured program changes {name}: captured, that would happen once",
+                    rows=[("from", repr(value)), ("to", repr(now))],
+                    help="change options outside of it: call scheduler.step() between steps",
+                )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         for slot in (slot for slots in self.members for slot in slots):
@@ -75,7 +89,10 @@ class Stepper:
             loss = closure() if closure is not None else None
         with torch.no_grad(), self.session.recorder.update(), self._checked_hooks():
             self.run()
+        self.optimizer._opt_called = True
         return loss
+
+    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # schedulers ask whether somebody replaced it
 
     def run(self) -> None:
         raise NotImplementedError
@@ -85,7 +102,7 @@ class Stepper:
 
     @contextmanager
     def running(self, numbers: Numbers) -> Iterator[None]:
-        with LiveCalls(numbers), live_builtins(numbers):
+        with LiveCalls(numbers), live_builtins(numbers), without_compilers():
             yield
 
     # Hooks
@@ -161,8 +178,7 @@ class Stepper:
             optimizer, whole = self.optimizer, type(value)
 
             def read() -> Any:
-                if "_opt_called" in vars(optimizer):  # schedulers ask whether the optimizer has stepped
-                    optimizer._opt_called = True
+                optimizer._opt_called = True  # schedulers ask whether the optimizer has stepped
                 return torch.as_tensor(present(optimizer, g, path, name), dtype=torch.float64).reshape(())
 
             def write(tensor: Any) -> None:
@@ -184,6 +200,16 @@ class Stepper:
     # What cannot change
 
     def watch(self) -> StepWatch:
+        """Called last: what the capture needed is let go."""
+        made = self.acting()._watch()
+        self.numbers = None
+        del self.session
+        return made
+
+    def acting(self) -> Stepper:
+        return self
+
+    def _watch(self) -> StepWatch:
         optimizer, guards = self.optimizer, list(self.numbers.guards.values()) if self.numbers is not None else []
         return StepWatch(
             optimizer, self.ledger, guards, {name: self._host(name) for name in self.unchanged_options()},
@@ -209,15 +235,23 @@ class Stepper:
 
 
 class FormulaStepper(Stepper):
-    """SGD, Adam, AdamW."""
+    """SGD, Adam, AdamW; not where parameters have taken different numbers of steps, for which there is one count."""
 
-    def __init__(self, session: Slots, name: str, optimizer: Any, ledger: Ledger) -> None:
+    def __init__(self, session: Slots, name: str, optimizer: Any, ledger: Ledger, otherwise: Stepper) -> None:
         super().__init__(session, name, optimizer, ledger)
+        self.otherwise: Stepper | None = otherwise
+        self.otherwise_ran = False
         self.formula = optimizers.FORMULAS[type(optimizer)]
         self.stepped: dict[int, Any] = {}
         self.absent: set[tuple[int, str]] = set()
 
     def run(self) -> None:
+        if self.numbers is None and self.otherwise is not None and self._alike():
+            self.otherwise = None
+        if self.otherwise is not None:
+            self.otherwise_ran = True
+            self.otherwise.run()
+            return
         before, after = self.hooks()[::2], self.hooks()[1::2]
         self._call(hook for held in reversed(before) for hook in held.values())
         if self.numbers is None:
@@ -225,6 +259,9 @@ class FormulaStepper(Stepper):
         with self.running(self.numbers):
             self._groups(self.numbers)
         self._call(hook for held in after for hook in held.values())
+
+    def _alike(self) -> bool:
+        return not self.otherwise_ran and len(counts_of(self.optimizer, [slot.owner for slot in self.trained()])) < 2
 
     def _call(self, hooks: Iterator[Any]) -> None:
         for hook in hooks:
@@ -253,6 +290,9 @@ class FormulaStepper(Stepper):
                     self.formula.apply(settings, state, slot.fake, slot.fake.grad, first, *shared)
         self.absent.clear()
 
+    def acting(self) -> Stepper:
+        return self.otherwise or self
+
     def tree_after(self) -> Any:
         return dict.fromkeys(self.slots)
 
@@ -266,7 +306,7 @@ class FormulaStepper(Stepper):
             return self.slots[name].fake
 
         def read() -> Any:
-            counts = {float(optimizer.state[real]["step"]) for real in _with_step(optimizer, stepped)}
+            counts = counts_of(optimizer, stepped.values())
             if len(counts) > 1:
                 raise TraceError(
                     "the parameters of an optimizer have taken different numbers of steps",
@@ -297,6 +337,7 @@ class FormulaStepper(Stepper):
             return torch.zeros_like(real, requires_grad=False) if held is None else held
 
         def write(tensor: Any) -> None:
+            self.ledger.forget()
             put(optimizer.state[real], (key,), tensor)
 
         return self.slot(name, self.fake(slot.fake.shape, _dense(slot.fake), slot.fake.dtype), read, write, real)
@@ -308,8 +349,10 @@ def plainly(value: Any) -> float:
         return float(value)
 
 
-def _with_step(optimizer: Any, stepped: dict[int, Any]) -> list[Any]:
-    return [real for real in stepped.values() if "step" in optimizer.state.get(real, ())]
+def counts_of(optimizer: Any, parameters: Iterable[Any]) -> set[float]:
+    """How many steps parameters have taken."""
+    states = [optimizer.state.get(parameter, {}) for parameter in parameters]
+    return {plainly(state["step"]) if "step" in state else 0.0 for state in states}
 
 
 def _dense(parameter: Any) -> Any:
