@@ -68,6 +68,7 @@ class Entry:
     def __init__(self, plan: Planned, engine: Engine) -> None:
         self.plan, self.source, self.engine = plan, plan.source, engine
         self.fingerprint = plan.source.fingerprint()
+        self.trained = plan.source.trained()
         self.data = self.source.data_count
         about = self.source.inputs_are[self.data :]
         self.names = [item.name for item in about]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -176,7 +177,9 @@ class Step(Checkpointed):
         specs = [entry.specs[entry.data + slot] for _, slot in missing]
         if not missing and self._state:
             return
-        loaded = self._load_arrays([(entry.names[slot], entry.source.read(slot)) for _, slot in missing], specs)
+        with entry.source.reading_more() if self._state else nullcontext():
+            arrays = [(entry.names[slot], entry.source.read(slot)) for _, slot in missing]
+        loaded = self._load_arrays(arrays, specs)
         for (name, slot), shards, spec in zip(missing, loaded, specs):
             if name:
                 shape = entry.type(slot).shape
@@ -305,6 +308,9 @@ class Step(Checkpointed):
         if changed:
             _log.info("what the step was captured from has changed: it is captured anew, and its state is kept")
             self._entries.clear()
+            self._evaluating.clear()
+            if self._last.trained != self._last.source.trained():
+                return self._with_others_trained(call, key)
         elif self._first not in self._entries.values():  # made without an example
             try:
                 self._first.source.bind(*call)
@@ -317,6 +323,15 @@ class Step(Checkpointed):
         source = self._last.source.recapture(*call)
         plan = self.replan(source, {name: held.spec for name, held in self._state.items()})
         entry = self._entries[key] = Entry(plan, self.engine)
+        return entry
+
+    def _with_others_trained(self, call: Call, key: Any) -> Entry:
+        """Optimizers count the steps of each parameter, so they are given their state back, and asked for it anew."""
+        self.sync()
+        source = self._last.source.recapture(*call)
+        plan = self.replan(source, {name: held.spec for name, held in self._state.items()})
+        entry = self._entries[key] = Entry(plan, self.engine)
+        self._state = {}
         return entry
 
     def _check_room(self, entries: Mapping[Any, Entry]) -> None:

@@ -297,6 +297,24 @@ def test_what_cannot_change_without_a_new_program_is_noticed() -> None:
     equal_models(model, eager)
 
 
+def test_parameters_that_are_trained_later_have_steps_of_their_own() -> None:
+    """Adam corrects by the steps that each parameter has taken."""
+    model, optimizer, eager, theirs = pair()
+    x, y = batches(8)[0]
+    for net in (model, eager):
+        net.first.weight.requires_grad_(False)
+    step = swt.train_step(model, optimizer=optimizer, batch=(x, y), mesh="dp=2, tp=2", specs=BY_HAND)
+    for n in range(8):
+        if n in (2, 4, 6):
+            for net in (model, eager):
+                net.first.weight.requires_grad_(n != 4)
+        equal(step(x, y), eager_step(eager, theirs, x, y)[0])
+    step.sync()
+    equal_models(model, eager)
+    counts = [[float(o.state[p]["step"]) for p in net.parameters()] for net, o in ((model, optimizer), (eager, theirs))]
+    assert counts[0] == counts[1] == [4.0, 8.0, 8.0, 8.0]
+
+
 def test_schedulers_see_the_optimizer_step() -> None:
     """They warn where they step before the optimizer; warnings are errors here."""
     model, optimizer, eager, theirs = pair()

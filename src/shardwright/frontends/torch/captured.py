@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -253,6 +254,20 @@ class Captured(Source):
         """Of modules' modes, what is trained, how optimizers group it, and what was decided by options; numbers among
         options may change.  Cheap, and reads nothing from a device."""
         return (self._modules.facts(), *(watch.facts() for watch in self.watches))
+
+    @contextmanager
+    def reading_more(self) -> Iterator[None]:
+        ledgers = [watch.ledger for watch in self.watches]
+        try:
+            for ledger in ledgers:
+                ledger.partly = ledger.kept
+            yield
+        finally:
+            for ledger in ledgers:
+                ledger.partly = False
+
+    def trained(self) -> Hashable:
+        return tuple(slot.name for slot in self.slots if slot.kind == PARAMETER and slot.owner.requires_grad)
 
     def evaluation(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Captured:
         if self.evaluate is None:

@@ -58,9 +58,13 @@ class Ledger:
     """What there is in the state by now, by name; see `own_steps`."""
 
     reads: int = 0
+    partly: bool = False
+    """While only what is missing is read from the optimizer, or a part of it is written back."""
 
     def forget(self) -> None:
         """The state is read from the optimizer: what was kept elsewhere is gone."""
+        if self.partly:
+            return
         self.reads += 1
         if self.kept:
             self.values, self.kept, self.tree = {}, False, None
@@ -108,9 +112,15 @@ class StepWatch:
             () if parameters == self._parameters else tuple(parameters),
             options.structure(self.optimizer),
             tuple([guard.outcome(self._value, known) for guard in self._asked]),
-            self.fresh is not None and not self.ledger.kept and self.fresh(),
+            self._is_fresh(),
             tuple([key for held in self.hooks for key in held]),
         )
+
+    def _is_fresh(self) -> bool:
+        """Whether the state that the step leaves is not there yet, where the first step is a program of its own."""
+        if self.fresh is None:
+            return False
+        return any(name not in (self.ledger.tree or ()) for name in self.tree) if self.ledger.kept else self.fresh()
 
     def _value(self, name: str) -> float:
         if name in self.options:
