@@ -18,7 +18,7 @@ from ..plans import Complete, duration, gibibytes
 from ..plans.plan import Plan as Data
 from ..plans.plan import PlanCost
 from ..proof import Certificate
-from ..run.engine import Engine, Executed, engine_for
+from ..run.engine import Engine, Executed, compare_launch, engine_for
 from ..run.runner import Runner, Step
 from ..solve.planner import Planner
 from ..spec.axes import axes_text
@@ -126,7 +126,9 @@ class Plan:
         engine = engine_for(self._mesh, self.source.framework, self._engine)
         if self.verified == "on":
             self.certificate = proven_for(engine, self.graph, self.program, self.source)
-        return Runner(self.source, self.program, engine)
+        runner = Runner(self.source, self.program, engine)
+        compare_launch(engine, self.hardware.node)
+        return runner
 
     @property
     def engine(self) -> Engine:

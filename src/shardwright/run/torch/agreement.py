@@ -275,9 +275,10 @@ class _Arriving:
 
     def __init__(self, total: Any) -> None:
         self.host = torch.empty((), dtype=torch.int64, pin_memory=True)
-        self.host.copy_(total, non_blocking=True)
-        self.event = torch.Event(total.device)
-        self.event.record()
+        with torch.get_device_module(total.device).device(total.device):  # whose stream the event is put into
+            self.host.copy_(total, non_blocking=True)
+            self.event = torch.Event(total.device)
+            self.event.record()
 
     def __int__(self) -> int:
         return int(self.host)
