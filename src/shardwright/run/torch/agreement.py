@@ -263,7 +263,8 @@ def inputs_digest(tensors: Iterable[Any]) -> int | Pending:
     said, totals = [], []
     for tensor in tensors:
         said.append(f"{tensor.dtype} {tuple(tensor.shape)}")
-        if tensor.device.type != "meta" and tensor.layout is torch.strided:
+        whole = tensor.layout is torch.strided and not hasattr(tensor, "placements")  # a DTensor's shards are its own
+        if tensor.device.type != "meta" and whole:
             total = _weighed(tensor.detach())
             totals.append(total if tensor.device.type == "cpu" else _Arriving(total))
     found = _Digest(text_digest(", ".join(said)), totals)
