@@ -9,7 +9,16 @@ from fault_table import CASES, TWO_JOBS, Case
 from launch import launch
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+LONG = (
+    "kill between steps", "kill of rank 0 between steps", "stop", "stop between steps", "other shape", "other dtype",
+    "other seed", "other lr", "other order", "skipped step, no collectives", "Ctrl-C to torchrun",
+)  # fmt: skip
+"""Like others, so that they need not run every time."""
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, id=case.name, marks=[pytest.mark.long] * (case.name in LONG)) for case in CASES]
+)
 def test_fault(case: Case) -> None:
     case.check(case.run(case.short))
 

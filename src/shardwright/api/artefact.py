@@ -20,7 +20,7 @@ from ..plans.plan import Plan as Data
 from ..plans.plan import PlanCost
 from ..plans.requests import Request, read_requests
 from ..proof import Certificate
-from ..run.engine import Engine, Executed, engine_for
+from ..run.engine import Engine, Executed, compare_launch, engine_for
 from ..run.runner import Runner
 from ..solve.planner import SPECS, Planner
 from ..spec.axes import axes_text
@@ -129,7 +129,9 @@ class Plan:
     @cached_property
     def engine(self) -> Engine:
         """What runs it in this process."""
-        return engine_for(self._mesh, self.source.framework, self._engine)
+        engine = engine_for(self._mesh, self.source.framework, self._engine)
+        compare_launch(engine, self.hardware.node)
+        return engine
 
     @cached_property
     def runner(self) -> Runner:

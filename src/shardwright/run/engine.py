@@ -170,6 +170,13 @@ def checkpoints_of(framework: Framework) -> Any:
     return _module(f"{framework.processes}.checkpoints")
 
 
+def compare_launch(engine: Engine, node: int | None) -> None:
+    """An engine of several processes says if its machines are not as planned: ``node`` devices on each."""
+    compare = getattr(engine, "compare_launch", None)
+    if compare is not None:
+        compare(node)
+
+
 def is_one_of_several() -> bool:
     """Whether torchrun started this process with others, or somebody made a group of several."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:

@@ -258,6 +258,16 @@ def test_who_was_never_heard_does_not_arrive_either(watch: Watch) -> None:
     assert str(look(watch)).startswith("rank 3 did not arrive at step 1 (f)")
 
 
+def test_only_ranks_that_a_step_takes_are_waited_for(watch: Watch) -> None:
+    watch.ranks |= {3}
+    watch.peers = frozenset({0, 1, 2})
+    enter(watch, 1, 1.0)
+    for rank, seconds in ((1, 1.0), (2, 0.0)):
+        Another(watch.store, rank, Process.this()).does(1, STEP, "step 1 (f)", seconds)
+    watch.store.set("left/3", "1")
+    assert look(watch) is None
+
+
 def test_one_line_says_who_is_waited_for(
     watch: Watch, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

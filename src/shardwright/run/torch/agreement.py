@@ -263,7 +263,8 @@ def inputs_digest(tensors: Iterable[Any]) -> int | Pending:
     said, totals = [], []
     for tensor in tensors:
         said.append(f"{tensor.dtype} {tuple(tensor.shape)}")
-        if tensor.device.type != "meta" and tensor.layout is torch.strided:
+        whole = tensor.layout is torch.strided and not hasattr(tensor, "placements")  # a DTensor's shards are its own
+        if tensor.device.type != "meta" and whole:
             total = _weighed(tensor.detach())
             totals.append(total if tensor.device.type == "cpu" else _Arriving(total))
     found = _Digest(text_digest(", ".join(said)), totals)
@@ -275,9 +276,10 @@ class _Arriving:
 
     def __init__(self, total: Any) -> None:
         self.host = torch.empty((), dtype=torch.int64, pin_memory=True)
-        self.host.copy_(total, non_blocking=True)
-        self.event = torch.Event(total.device)
-        self.event.record()
+        with torch.get_device_module(total.device).device(total.device):  # whose stream the event is put into
+            self.host.copy_(total, non_blocking=True)
+            self.event = torch.Event(total.device)
+            self.event.record()
 
     def __int__(self) -> int:
         return int(self.host)

@@ -213,6 +213,11 @@ class TorchEngine(EngineBase):
         """Work of this rank that may last, such as saving: others wait for it."""
         return contextlib.nullcontext() if self.guard is None else self.guard.phase(name)
 
+    def compare_launch(self, node: int | None) -> None:
+        """Say, once, if machines do not have as many ranks as the planner took them to have."""
+        if self.guard is not None:
+            self.guard.compare_launch(node)
+
     def waiting(self, what: str) -> contextlib.AbstractContextManager[None]:
         """A step that takes all ranks."""
         return contextlib.nullcontext() if self.guard is None else self.guard.step(what)

@@ -73,6 +73,7 @@ class Guard:
         self.mesh = mesh
         self.rank = rank
         self.ranks = tuple(sorted(mesh.device_ids))
+        self._peers = frozenset(self.ranks)
         self.watch = watch_of_world(rank, limits)
         self.watch.runs_ahead = runs_ahead
         self.store = _stores[world()]
@@ -187,7 +188,7 @@ class Guard:
 
     def step(self, what: str) -> _Step:
         """While others are waited for."""
-        return _Step(self.watch, what)
+        return _Step(self.watch, what, self._peers)
 
     def _raise_fault(self) -> None:
         if self.watch.fault is not None:
@@ -248,14 +249,16 @@ def share_text(make: Callable[[], str], rank: int, what: str) -> str:
 class _Step:
     """Entered and left at every run, so nothing is done here that takes time."""
 
-    __slots__ = ("watch", "what")
+    __slots__ = ("peers", "watch", "what")
 
-    def __init__(self, watch: Watch, what: str) -> None:
+    def __init__(self, watch: Watch, what: str, peers: frozenset[int] | None = None) -> None:
         self.watch = watch
         self.what = what
+        self.peers = peers
 
     def __enter__(self) -> None:
         watch = self.watch
+        watch.peers = self.peers
         watch.activity.enter_step(self.what)
         if watch.fault is not None:
             watch.activity.leave()

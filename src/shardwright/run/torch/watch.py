@@ -46,7 +46,7 @@ BEAT = 0.5
 SILENCE = 20.0
 SILENCE_IN_PHASE = 120.0  # code outside Python may keep both threads from running
 SILENT_STORE = 20.0
-STOPPED = 8.0
+STOPPED = 6.0
 GRACE = 2.5
 _NEIGHBOURS = 2  # ranks on other hosts whose beats a rank looks at
 _LEFT_AFTER = 2.0  # how long a step may go on after another rank left
@@ -65,6 +65,9 @@ class Watch:
         self.runs_ahead = False
         """The device works while Python goes on."""
         self.ranks: set[int] = {rank}
+        """All that are looked after."""
+        self.peers: frozenset[int] | None = None
+        """Those that the step at hand takes; None: all."""
         self.activity = Activity()
         self.fault: Fault | None = None
         self.noticed = False
@@ -333,7 +336,7 @@ class Watch:
         if not self.activity.in_step:
             return
         waited = self.activity.now().seconds
-        for rank in sorted(self.ranks - {self.rank}):
+        for rank in sorted((self.peers or self.ranks) - {self.rank}):
             since = self._left.get(rank)
             if since is not None and min(time.monotonic() - since, waited) > _LEFT_AFTER:
                 self.tell(Fault((rank,), f"ended while others wait for it in {self.activity.doing}"))
@@ -347,7 +350,8 @@ class Watch:
         if not waits or mine.seconds <= self.limits.shortest or now - self._judged < min(5.0, self.limits.shortest / 4):
             return
         self._judged = now
-        others = sorted(self.ranks - {self.rank} - self._left.keys())
+        ranks = self.peers or self.ranks
+        others = sorted(ranks - {self.rank} - self._left.keys())
         heard = self._hear(others)
         nothing_yet = Doing(0, USER, "", mine.seconds)
         fault, notes = judge(
@@ -357,7 +361,7 @@ class Watch:
             return  # it went on meanwhile
         if fault is not None:
             self.tell(fault)
-        elif notes and self.rank == min(self.ranks - notes.keys(), default=self.rank):
+        elif notes and self.rank == min(ranks - notes.keys(), default=self.rank):
             self._say(notes, mine.entered)
 
     def _say(self, notes: dict[int, str], entered: int) -> None:
