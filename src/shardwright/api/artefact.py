@@ -53,6 +53,8 @@ class Plan:
         """``"off"`` where the Program runs unproven, as the user wished."""
         self.certificate: Certificate | None = None
         """What was shown of the Program, once it is."""
+        self.proven_pieces = 0
+        """Of a step that runs in pieces: how many of them are proven, each equal to its part of what was captured."""
 
     # -- the data -------------------------------------------------------------------------------------------
 
@@ -217,6 +219,8 @@ class Plan:
     def _shown(self) -> str:
         if self.certificate is not None:
             return "proven"
+        if self.proven_pieces:
+            return f"proven, in {self.proven_pieces} pieces"
         return "not yet proven" if self.verified == "on" else 'not proven, verify="off"'
 
     __repr__ = __str__

@@ -27,6 +27,7 @@ class Planned(Protocol):
     """What a step needs of a plan: `artefact.Plan`, which stands above this file."""
 
     verified: str
+    proven_pieces: int
 
     @property
     def source(self) -> Source: ...
@@ -101,7 +102,9 @@ class Entry:
             )
         if self.plan.verified == "on":
             check_same(source.graph, complete.graph)  # each piece is proven equal to its part of the planned graph
-        return [self._part(piece) for piece in cut(complete, rows, self.data)]
+        parts = [self._part(piece) for piece in cut(complete, rows, self.data)]
+        self.plan.proven_pieces = len(parts) if self.plan.verified == "on" else 0
+        return parts
 
     def _part(self, piece: Piece) -> Part:
         """A piece, proven and compiled."""
