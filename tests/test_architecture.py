@@ -318,7 +318,8 @@ def test_no_eval_exec_or_pickle(path: Path) -> None:
     code = f" {code_of(path)} "
     assert " eval (" not in code.replace(". eval (", "")
     assert " exec (" not in code.replace(". exec (", "")
-    assert "pickle" not in code
+    # One file reads what PyTorch wrote so, through a list of what may stand in it.
+    assert "pickle" not in code or name(path) == "run/torch/checkpoints/allowed.py"
 
 
 def test_no_utils() -> None:

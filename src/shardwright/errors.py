@@ -91,6 +91,10 @@ class SpecError(ShardwrightError, ValueError):
     """A sharding that is malformed, or does not fit its tensor or mesh."""
 
 
+class CheckpointError(ShardwrightError):
+    """A checkpoint that is not there, is damaged, is of another model, or names what no checkpoint needs."""
+
+
 class NotationError(ShardwrightError, ValueError):
     """Text that does not parse; the caret shows where."""
 

@@ -6,7 +6,13 @@ A program becomes a `Source`, what is asked of it an `Asked`, what is decided a 
 |---|---|
 | `planning` | `plan`, `compare`, `load_plan`; of several processes rank 0 plans |
 | `artefact` | `Plan`: the data with its source and Program: look at it, ask it why, call it, train it |
-| `sharding` | `shard_map` and `shard_step` |
+| `deciding` | what is decided for a captured program: the planner's best, or a plan's record bound to it |
+| `sharding` | `shard_map` |
+| `steps` | `train_step` and `shard_step`: a model and its optimizer become a `Step` |
+| `training`, `entries` | `Step`: state in shards; `Entry`: its programs for one shape of batch |
+| `batches` | what each rank gives of a batch, and how it gets into a program |
+| `measuring` | what was predicted for a step beside what it took |
+| `checkpoints` | what a `Step` saves and loads, by names that outlive its programs |
 | `proven` | every Program is proven before it first runs; `verify` |
 | `arguments`, `specs` | what users hand in, looked at; shardings mirrored over arguments and results |
 | `foreign` | what a parallel program of somebody else costs, for `compare` |
@@ -27,7 +33,8 @@ from .artefact import Plan
 from .event_log import log
 from .planning import compare, load_plan, plan
 from .proven import verify
-from .sharding import ShardMapped, shard_map, shard_step
+from .sharding import ShardMapped, shard_map
+from .steps import shard_step, train_step
 
 __all__ = [
     "Plan",
@@ -42,6 +49,7 @@ __all__ = [
     "randn",
     "shard_map",
     "shard_step",
+    "train_step",
     "verify",
     "with_sharding_constraint",
     "zeros",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import MeshError, SpecError, TraceError, near_misses
+from ..frontends.base import StepForm
 from ..spec.mesh import DeviceMesh
 
 
@@ -87,3 +88,21 @@ def call_of(
             help="give the function's own arguments right after it",
         ) from None
     return found
+
+
+def step_form(clip: Any, accumulate: Any, autocast: Any, reduce_dtype: Any, on_nonfinite: Any) -> StepForm:
+    """What belongs to a training step beside its model, looked at."""
+    number = isinstance(clip, int | float) and not isinstance(clip, bool)
+    if clip is not None and (not number or not clip > 0):
+        raise SpecError(f"clip_grad_norm= takes a norm, more than 0, not {clip!r}", help="write clip_grad_norm=1.0")
+    if not isinstance(accumulate, int) or isinstance(accumulate, bool) or accumulate < 1:
+        raise SpecError(f"accumulate= takes a number of batches, 1 or more, not {accumulate!r}")
+    for option, dtype in (("autocast", autocast), ("reduce_dtype", reduce_dtype)):
+        if "float16" in str(dtype) and "bfloat16" not in str(dtype):
+            raise SpecError(
+                f"{option}= in float16 needs a scaled loss, which follows what overflows in step after step",
+                help=f"use torch.bfloat16, whose range is that of float32: {option}=torch.bfloat16",
+            )
+    if reduce_dtype is not None:
+        raise SpecError("reduce_dtype= cannot be chosen yet: gradients are summed in the type that they have")
+    return StepForm(None if clip is None else float(clip), accumulate, autocast, reduce_dtype, on_nonfinite is not None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -9,21 +10,26 @@ from typing import Any
 from ..cost import Hardware
 from ..cost.comm import sent_cost
 from ..cost.program import instr_cost
-from ..errors import GraphError, printable
+from ..errors import GraphError, ShardwrightError, printable
 from ..frontends.base import Source
 from ..ir.graph import Graph
 from ..ir.program import Collective, Program
 from ..lower import lower
-from ..plans import Complete, duration, gibibytes
+from ..plans import Complete, duration, gibibytes, read_plan
 from ..plans.plan import Plan as Data
 from ..plans.plan import PlanCost
+from ..plans.requests import Request, read_requests
 from ..proof import Certificate
 from ..run.engine import Engine, Executed, engine_for
-from ..run.runner import Runner, Step
-from ..solve.planner import Planner
+from ..run.runner import Runner
+from ..solve.planner import SPECS, Planner
 from ..spec.axes import axes_text
+from ..spec.sharding import ShardingSpec
+from .batches import Batches, Call, check_data, data_axes_of, global_by_default
+from .deciding import Learning, bound, decided, planner_of
 from .explain import explained
 from .proven import check_verify, proven_for, proven_here
+from .training import Step
 
 
 class Plan:
@@ -121,16 +127,16 @@ class Plan:
         return self.certificate
 
     @cached_property
+    def engine(self) -> Engine:
+        """What runs it in this process."""
+        return engine_for(self._mesh, self.source.framework, self._engine)
+
+    @cached_property
     def runner(self) -> Runner:
         """The Program proven and compiled, once, for the engine that this process has."""
-        engine = engine_for(self._mesh, self.source.framework, self._engine)
         if self.verified == "on":
-            self.certificate = proven_for(engine, self.graph, self.program, self.source)
-        return Runner(self.source, self.program, engine)
-
-    @property
-    def engine(self) -> Engine:
-        return self.runner.engine
+            self.certificate = proven_for(self.engine, self.graph, self.program, self.source)
+        return Runner(self.source, self.program, self.engine)
 
     @property
     def executed(self) -> Executed | None:
@@ -141,17 +147,51 @@ class Plan:
         """Run on the virtual mesh, or on the processes that torchrun started: whole tensors in, whole tensors out."""
         return self.runner(*args, **kwargs)
 
-    def step(self) -> Step:
+    def step(
+        self,
+        *,
+        data: str | None = None,
+        data_axes: str | Sequence[str] | None = None,
+        on_nonfinite: str | None = None,
+        init: str = "rank0",
+        example: Call | None = None,
+    ) -> Step:
         """The plan's own program as a training step: parameters and optimizer state are kept in shards.
 
-        ``step(*batch)`` runs one; ``step.sync()`` writes the state back into model and optimizer.
+        ``step(*batch)`` runs one; ``step.sync()`` writes the state back into model and optimizer.  Options are those of
+        `shardwright.torch.train_step`; ``example`` is a call of the shapes that were planned, if one is at hand.
         """
         if not self.source.graph.updates and not self.source.gradients:
             raise GraphError(
                 "the planned program changes no state, so there is nothing to train",
                 help="plan with optimizer= and loss=, or call the plan",
             )
-        return Step(self.runner, self)
+        check_data(data)
+        if data is None:
+            data = global_by_default(self.engine)
+        axes: tuple[str, ...] = ()
+        if data == "local":
+            axes = data_axes_of(self.data.mesh, data_axes, self.source, self.complete.inputs)
+        batches = Batches(self.source.framework, self.engine, data, axes, self.source.form.accumulate)
+        return Step(self, self.like, batches, on_nonfinite, init, example)
+
+    def like(self, source: Source, specs: Mapping[str, ShardingSpec]) -> Plan:
+        """The plan of another capture of the same program, such as one for a smaller batch, with state as it lies.
+
+        Where only sizes differ, every decision is kept; where a rule or a limit does not allow that, what is left
+        beside the state is decided anew.
+        """
+        record = {**read_plan(self.to_json()), "source": ""}
+        asked, mesh = read_requests(record["asked"]), self.data.mesh
+        names = {about.name for about in source.inputs_are}
+        planner = planner_of(source, mesh, asked, self.hardware, Learning())
+        try:
+            data = bound({**record, "source": planner.source_hash}, planner, "the plan is")
+        except ShardwrightError:
+            pins = [Request("in_specs", (n, str(s)), spec=s) for n, s in specs.items() if n in names]
+            planner = planner_of(source, mesh, [*asked, *pins], self.hardware, Learning())
+            data = planner.by_specs() if self.data.solver == SPECS else decided(planner, source, "auto", None)
+        return Plan(data, source, planner, self._mesh, self.engine, self.verified)
 
     # -- looking at it --------------------------------------------------------------------------------------
 

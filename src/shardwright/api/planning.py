@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,49 +16,22 @@ from ..cost.files import preset_names
 from ..cost.hardware import hardware_of
 from ..cost.machine import Hardware
 from ..cost.program import ProgramCost
-from ..discover.on_demand.learn import learn_ops
-from ..discover.on_demand.rule_trial import trusted_rules
-from ..errors import GraphError, PlanInfeasible, RankError, ShardwrightError, SpecError
+from ..errors import GraphError, ShardwrightError, SpecError
 from ..frontends.base import Source, capture_source
 from ..ir.digest import program_hash
-from ..ir.graph import Graph, Node
-from ..plans import PlanCost, complete_of, duration, gibibytes, read_plan, table
+from ..plans import PlanCost, duration, gibibytes, read_plan, table
 from ..plans.asked import Asked
-from ..plans.plan import Plan as Data
-from ..plans.plan import Rewrite
-from ..plans.requests import Request, amount, read_requests, requests_of
-from ..propagation import rule_of
-from ..propagation.check import check_complete
-from ..run.engine import share_between_processes
+from ..plans.requests import read_requests, requests_of
 from ..solve.planner import Planner, check_recipe, check_solver
 from ..solve.recipes import RECIPES
 from ..spec.mesh import DeviceMesh
-from ..spec.rule import OpShardingRule
-from .arguments import call_of, check_path, check_time_limit, mesh_of
+from .arguments import call_of, check_path, check_time_limit, mesh_of, step_form
 from .artefact import Plan
+from .batches import one_batch
+from .deciding import Learning, bound, decided, limit_requests, planner_of
 from .foreign import foreign_view
-from .infeasible import diagnosed
 from .proven import check_verify
 from .specs import tree_requests
-
-
-@dataclass(frozen=True)
-class Learning:
-    """Whether ops without a rule are studied, and the user's book of what was found."""
-
-    learn: bool = False
-    rule_book: str | Path | None = None
-
-    def run(self, graph: Graph) -> tuple[str, ...]:
-        """Look at the ops of a program; notes about what was found.
-
-        Rules that did not come with the project, learned ones among them, are tried: a false one is refused.
-        """
-        notes: tuple[str, ...] = ()
-        if self.learn or self.rule_book is not None:
-            notes = learn_ops(graph, self.rule_book, self.learn)
-        trusted_rules(graph)
-        return notes
 
 
 def plan(
@@ -77,6 +50,11 @@ def plan(
     time_limit: float | None = None,
     optimizer: Any = None,
     loss: Any = None,
+    clip_grad_norm: float | None = None,
+    accumulate: int = 1,
+    autocast: Any = None,
+    reduce_dtype: Any = None,
+    on_nonfinite: str | None = None,
     learn: bool = False,
     rule_book: str | Path | None = None,
     uneven: bool = False,
@@ -86,9 +64,10 @@ def plan(
     """The plan with the least predicted step time that fits in memory.
 
     ``fn`` is a function of NumPy arrays or PyTorch tensors, or a PyTorch module; with ``optimizer`` or ``loss`` it is
-    a training step.  Its keyword arguments are ``kwargs``, or plain keywords that its signature names.  ``constraints``
-    is a mapping of names or patterns to shardings, `pin`, `forbid` and `cap_gather`, or a list of these; ``memory``
-    limits bytes per device; ``solver`` is ``"auto"``, ``"elimination"``, ``"ilp"``, ``"search"``, ``"messages"`` or
+    a training step, and ``clip_grad_norm`` to ``on_nonfinite`` are those of `shardwright.torch.train_step`.  Its
+    keyword arguments are ``kwargs``, or plain keywords that its signature names.  ``constraints`` is a mapping of names
+    or patterns to shardings, `pin`, `forbid` and `cap_gather`, or a list of these; ``memory`` limits bytes per device;
+    ``solver`` is ``"auto"``, ``"elimination"``, ``"ilp"``, ``"search"``, ``"messages"`` or
     ``"simple"``; ``recipe`` forces a named baseline.  With ``learn`` ops that the rule book does not know are studied
     by execution, and what is found is used and kept in the file ``rule_book``, if one is named.  With ``uneven`` dims
     may be split that do not divide; shards then count as large as the largest.  Before it first runs, a plan's Program
@@ -110,98 +89,12 @@ def plan(
     call = call_of(fn, args, kwargs, named, plan, "plan")
     on = mesh_of(mesh)
     limits = limit_requests(memory, uneven, recipe)
-    source = capture_source(fn, args, call, optimizer=optimizer, loss=loss)
+    form = step_form(clip_grad_norm, accumulate, autocast, reduce_dtype, on_nonfinite)
+    args, call = one_batch(fn, (args, call), form)
+    source = capture_source(fn, args, call, optimizer=optimizer, loss=loss, form=form)
     requests = [*tree_requests(source, fn, args, call, in_specs, out_specs), *requests_of(constraints), *limits]
     planner = planner_of(source, on, requests, hardware, Learning(learn, rule_book))
     return Plan(decided(planner, source, solver, time_limit), source, planner, mesh, verify=verify)
-
-
-def limit_requests(memory: int | str | None, uneven: bool = False, recipe: str | None = None) -> list[Request]:
-    """What limits the choice, beside shardings."""
-    found = [] if memory is None else [Request("memory", amount(memory, "memory"))]
-    found += [Request("uneven", "yes")] if uneven else []
-    return [*found, *([] if recipe is None else [Request("recipe", recipe)])]
-
-
-def planner_of(
-    source: Source,
-    mesh: DeviceMesh,
-    requests: Iterable[Request],
-    hardware: Any,
-    learning: Learning,
-    stays: bool = False,
-) -> Planner:
-    """A captured program on a mesh, with what was asked of it."""
-    about = hardware_of(hardware).on(mesh)
-    asked = Asked.of(source.graph, mesh, requests, stays)
-    return Planner(source.graph, mesh, about, asked, learning.run(source.graph))
-
-
-def decided(planner: Planner, source: Source, solver: str, time_limit: float | None) -> Data:
-    """The best plan; of several processes rank 0's, which the others bind to what they captured."""
-
-    def make() -> Data:
-        try:
-            return planner.best(solver, time_limit)
-        except PlanInfeasible as error:
-            raise diagnosed(planner, error, solver, time_limit) from None
-
-    mine: list[Data] = []
-
-    def text() -> str:
-        mine.append(make())
-        return mine[0].to_json()
-
-    shared = share_between_processes(text, planner.mesh, source.framework.processes)
-    if shared is None:
-        return make()
-    if mine:
-        return mine[0]
-    record = read_plan(shared)
-    if record["asked"] != planner.requested.to_json():
-        here, there = (", ".join(map(str, read_requests(said))) or "nothing" for said in (
-            planner.requested.to_json(), record["asked"]
-        ))  # fmt: skip
-        raise RankError("this rank asks for another plan than rank 0", rows=[("here", here), ("rank 0", there)],
-                        help="every rank has to ask for the same")  # fmt: skip
-    return bound(record, planner, "rank 0 planned")
-
-
-def bound(record: Mapping[str, Any], planner: Planner, whose: str) -> Data:
-    """A plan's record bound to a program: its decisions held against rules and requests, its cost and memory computed
-    from the Program."""
-    if planner.source_hash != record["source"]:
-        raise GraphError(
-            f"{whose} for another program",
-            rows=[("plan", f"{record['name']} {record['source'][:12]}"), ("program", planner.source_hash[:12])],
-            help="plan this program anew",
-        )
-    rewrites = tuple(Rewrite(entry["name"], entry["arguments"]) for entry in record["rewrites"])
-    if rewrites != planner.rewrites:
-        there, here = (", ".join(r.name for r in passes) or "none" for passes in (rewrites, planner.rewrites))
-        raise GraphError(
-            "the plan's graph was rewritten otherwise than this version does",
-            rows=[("plan", there), ("here", here)], help="plan this program anew",
-        )  # fmt: skip
-    asked = planner.asked
-    if asked.recipe is not None:
-        check_recipe(asked.recipe)
-        if record["solver"] != asked.recipe:
-            fact = f"the plan was asked for by the recipe {asked.recipe!r}, and says that {record['solver']!r} made it"
-            raise GraphError(fact, help="plan this program anew")
-    complete = complete_of(record, asked.graph, planner.mesh, _rule_of)
-    check_complete(complete, {**asked.pins, **asked.given}, {**asked.outs, **asked.out_specs})
-    plan = planner.priced(complete, record["solver"], record["lower_bound"], record["timed_out"])
-    lost = planner.broken(plan)
-    if lost:
-        rows = [("user", str(request)) for request in lost]
-        raise GraphError("the plan does not keep what was asked of it", rows=rows, help="plan this program anew")
-    return plan
-
-
-def _rule_of(graph: Graph, node: Node) -> OpShardingRule | None:
-    view = rule_of(graph, node)
-    return None if view is None else view.rule
 
 
 def compare(
@@ -269,15 +162,21 @@ def load_plan(
     hardware: Any = None,
     optimizer: Any = None,
     loss: Any = None,
+    clip_grad_norm: float | None = None,
+    accumulate: int = 1,
+    autocast: Any = None,
+    reduce_dtype: Any = None,
+    on_nonfinite: str | None = None,
     rule_book: str | Path | None = None,
     verify: str = "on",
     **named: Any,
 ) -> Plan:
     """A plan from its JSON (the text, or the path of a file), for this program; one for another program is refused.
 
-    The program is captured and the hash of its graph compared; ``optimizer`` and ``loss`` as for `plan`.  ``hardware``
-    is what it was planned for; a preset is found by the plan's word.  A plan that splits ops by rules that were learned
-    needs their ``rule_book``.  What the file says of a proof is not believed: the Program is proven before it runs.
+    The program is captured and the hash of its graph compared; ``optimizer`` to ``on_nonfinite`` as for `plan`.
+    ``hardware`` is what it was planned for; a preset is found by the plan's word.  A plan that splits ops by rules that
+    were learned needs their ``rule_book``.  What the file says of a proof is not believed: the Program is proven before
+    it runs.
     """
     check_verify(verify)
     record = read_plan(_text_of(text))
@@ -290,7 +189,9 @@ def load_plan(
             rows=[("plan", record["hardware"]), ("hardware", about.name)],
             help="pass hardware= as it was planned for, or plan anew",
         )
-    source = capture_source(fn, args, call, optimizer=optimizer, loss=loss)
+    form = step_form(clip_grad_norm, accumulate, autocast, reduce_dtype, on_nonfinite)
+    args, call = one_batch(fn, (args, call), form)
+    source = capture_source(fn, args, call, optimizer=optimizer, loss=loss, form=form)
     return bind_plan(record, source, about, Learning(rule_book=rule_book), True, verify)
 
 

@@ -32,23 +32,29 @@ def proven_here(graph: Graph, program: Program, source: Graph) -> Certificate:
     return prove(graph, program, source, outside)
 
 
-def proven_for(engine: Engine, graph: Graph, program: Program, source: Source) -> Certificate:
-    """The certificate of a Program that is about to be compiled for an engine."""
+def proven_for(
+    engine: Engine, graph: Graph, program: Program, source: Source, captured: Graph | None = None
+) -> Certificate:
+    """The certificate of a Program that is about to be compiled for an engine.
+
+    ``captured`` is what it is proven against, if that is not all of the source: a piece of it.
+    """
+    against = source.graph if captured is None else captured
     if engine.name == "virtual":  # in this process alone
-        return proven_here(graph, program, source.graph)
+        return proven_here(graph, program, against)
     mine: list[Certificate] = []
 
     def text() -> str:
-        mine.append(proven_here(graph, program, source.graph))
+        mine.append(proven_here(graph, program, against))
         return json.dumps(mine[0].to_json())
 
-    shared = share_between_processes(text, program.mesh, source.framework.processes)
+    shared = share_between_processes(text, program.mesh, source.framework.processes, "proving")
     if shared is None:
-        return proven_here(graph, program, source.graph)
+        return proven_here(graph, program, against)
     if mine:
         return mine[0]
     found = Certificate.from_json(json.loads(shared))
-    if (found.graph, found.program) != (program_hash(source.graph), program_digest(program)):
+    if (found.graph, found.program) != (program_hash(against), program_digest(program)):
         raise RankError(
             "rank 0 has proven another program than the one of this rank",
             rows=[("rank 0", found.program[:12]), ("here", program_digest(program)[:12])],

@@ -1,4 +1,4 @@
-"""`shard_map`: an ordinary function, split over a mesh; `shard_step`: a training step with its state in shards.
+"""`shard_map`: an ordinary function, split over a mesh.
 
 A function is captured for the shapes it is called with, planned, lowered and compiled, once for each signature;
 arguments and results are plain arrays: scattering and assembling happens on the host and is no collective.  What the
@@ -7,23 +7,20 @@ user's shardings leave open is spread by propagation, or chosen by the planner w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import SpecError
 from ..frontends.base import capture_source, frontend_for
 from ..ir.graph import Graph
 from ..ir.program import Program
-from ..plans.plan import read_plan
 from ..plans.requests import requests_of
 from ..run.engine import Executed
-from ..run.runner import Step
-from ..solve.planner import check_recipe, check_solver
+from ..solve.planner import check_solver
 from .arguments import call_of, check_path, check_time_limit, mesh_of
 from .artefact import Plan
 from .debugging import show_decisions
-from .planning import Learning, bind_plan, decided, limit_requests, planner_of
+from .deciding import Learning, decided, planner_of
 from .proven import check_verify
 from .specs import tree_requests
 
@@ -149,79 +146,3 @@ def shard_map(
         fn, mesh, in_specs, out_specs, auto_sharding, debug, specs, engine, solver, hardware, time_limit, learning,
         verify,
     )  # fmt: skip
-
-
-def shard_step(
-    model: Callable[..., Any],
-    /,
-    *args: Any,
-    mesh: Any = None,
-    plan: Plan | None = None,
-    kwargs: Mapping[str, Any] | None = None,
-    optimizer: Any = None,
-    loss: Callable[[Any], Any] | None = None,
-    specs: Mapping[str, Any] | None = None,
-    in_specs: Sequence[Any] | Mapping[str, Any] | None = None,
-    recipe: str | None = None,
-    constraints: Any = None,
-    memory: int | str | None = None,
-    hardware: Any = "h100",
-    solver: str = "auto",
-    time_limit: float | None = None,
-    engine: Any = None,
-    verify: str | None = None,
-    **named: Any,
-) -> Step:
-    """Forward, backward and the optimizer's step, captured and split over a mesh, with state kept in shards.
-
-    ``plan`` is what `plan` or `load_plan` returned for the same program: it is what trains.  Else ``specs`` gives
-    shardings by the names of inputs (arguments, parameters, buffers, optimizer state) or by patterns of them, and what
-    is not named follows by propagation; ``recipe`` takes a named baseline; and where neither is given the planner
-    decides, with ``constraints``, ``memory``, ``hardware``, ``solver`` and ``time_limit`` as for `plan`.
-    ``verify`` is that of `plan`, or the plan's own.
-    """
-    check_solver(solver)
-    check_time_limit(time_limit)
-    if recipe is not None:
-        check_recipe(recipe)
-    proof = verify if verify is not None else plan.verified if isinstance(plan, Plan) else "on"
-    if plan is not None:
-        mixed = {
-            "mesh": mesh, "specs": specs, "in_specs": in_specs, "recipe": recipe, "constraints": constraints,
-            "memory": memory,
-        }  # fmt: skip
-        said = [name for name, value in mixed.items() if value is not None]
-        if said:
-            raise SpecError(f"{said[0]}= beside plan=, which has decided that", help=f"leave {said[0]}= or plan= out")
-        if not isinstance(plan, Plan):
-            raise SpecError(
-                f"plan= takes a plan, not {plan!r}", help="read a file with sw.load_plan, and give what it returns"
-            )
-        if not args and not kwargs and not named:
-            if not plan.source.is_of(model, optimizer):
-                raise SpecError(
-                    "the plan was made for another model or optimizer object",
-                    help="give the batch, too, shard_step(model, *batch, plan=plan, ...): the model is then captured",
-                )
-            return Plan(plan.data, plan.source, plan.planner, None, engine, proof).step()
-    elif mesh is None:
-        raise SpecError("shard_step needs a mesh, or a plan that has one", help='write mesh="dp=2, tp=4"')
-    by_hand = specs is not None or in_specs is not None
-    if by_hand and (recipe is not None or constraints is not None or memory is not None):
-        other = "recipe" if recipe is not None else "constraints" if constraints is not None else "memory"
-        raise SpecError(
-            f"{other}= is for the planner, but shardings are given by hand",
-            help="say them as constraints=, which the planner keeps, or leave the other out",
-        )
-    call = call_of(model, args, kwargs, named, shard_step, "shard_step")
-    source = capture_source(model, args, call, optimizer=optimizer, loss=loss, training=True)
-    if plan is not None:
-        same = bind_plan(read_plan(plan.to_json()), source, plan.hardware, Learning(), plan.data.claimed)
-        return Plan(same.data, source, same.planner, None, engine, proof).step()
-    requests = tree_requests(source, model, args, call, in_specs, None)
-    requests += [*requests_of(specs), *requests_of(constraints)]
-    planner = planner_of(
-        source, mesh_of(mesh), [*requests, *limit_requests(memory, recipe=recipe)], hardware, Learning()
-    )
-    data = planner.by_specs() if by_hand else decided(planner, source, solver, time_limit)
-    return Plan(data, source, planner, mesh, engine, proof).step()

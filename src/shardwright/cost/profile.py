@@ -129,7 +129,7 @@ def _timeline(program: Program, rules: MemoryRules) -> _Timeline:
             size = known[key] = local.padded_bytes
         sizes.append(size)
     moments = [Use(instr.inputs, instr.results, instr.views) for instr in program.instrs]
-    donated = {i for i, _ in program.updates} if rules.donate else set()
+    donated = program.donated if rules.donate else frozenset()
     kept = [value for i, value in enumerate(program.inputs) if rules.keep_inputs and i not in donated]
     extra = [buffer_bytes(program, instr) for instr in program.instrs] if rules.buffers else None
     return sizes, program.inputs, moments, program.outputs, kept, extra

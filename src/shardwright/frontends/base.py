@@ -10,7 +10,7 @@ operations that collectives are made of.
 | a package in `frontends/` | found by listing; importing it imports no framework |
 | ``accepts(fn, args, kwargs)`` | whether it knows such a call; looks into ``sys.modules`` |
 | ``FRAMEWORK`` | its `Framework` |
-| ``source_of(fn, args, kwargs, optimizer=None, loss=None, training=False)`` | captures it |
+| ``source_of(fn, args, kwargs, optimizer=None, loss=None, training=False, form=StepForm())`` | captures it |
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import importlib
 import pkgutil
 import sys
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -30,7 +31,7 @@ from ..ir.graph import Graph, TensorType
 PARAMETER, BUFFER, OPTIMIZER, GRADIENT = "parameter", "buffer", "optimizer state", "gradient"
 DATA, OPTION, RANDOM, CONSTANT = "data", "option", "random key", "constant"
 ROLES = (PARAMETER, BUFFER, OPTIMIZER, GRADIENT, DATA, OPTION, RANDOM, CONSTANT)
-FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
+FORWARD, BACKWARD, NORM, UPDATE = "forward", "backward", "norm", "update"
 Prepared = Callable[[Sequence[Any]], tuple[Any, ...]]
 
 
@@ -46,6 +47,29 @@ class Input:
     """For state of a parameter (moments, gradients): the parameter's name."""
     batch_dim: int | None = None
     """For data: the dim that counts examples; None where it has none or nobody knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepForm:
+    """What belongs to a training step beside forward, backward and the optimizer's own step."""
+
+    clip_grad_norm: float | None = None
+    """Gradients are scaled down to this norm, all together."""
+    accumulate: int = 1
+    """How many batches add up to one update; each is one call of the captured program, without its update."""
+    autocast: Any = None
+    """The element type that forward computes in, as PyTorch's autocast does; parameters keep theirs."""
+    reduce_dtype: Any = None
+    """The element type in which gradients are summed over devices."""
+    checked: bool = False
+    """Whether somebody looks at the norm before the update."""
+
+    @property
+    def has_norm(self) -> bool:
+        return self.checked or self.clip_grad_norm is not None
+
+
+PLAIN = StepForm()
 
 
 class Arrays(Protocol):
@@ -101,8 +125,25 @@ class Framework(Protocol):
 
     def array_type(self, array: Any) -> TensorType: ...
 
+    def filled(self, tree: Any, arrays: Sequence[Any]) -> Any:
+        """The same containers with other arrays in the places of theirs."""
+
+    def stand_in(self, array: Any, shape: Sequence[int]) -> Any:
+        """Something that captures like an array of another shape, and has no numbers."""
+
     def signature(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
         """Equal for calls that one captured program serves."""
+
+
+def batch_dims(shapes: Sequence[tuple[int, ...]]) -> list[int | None]:
+    """For each array of a call the dim that counts examples: the first, where it has the size that most have.
+
+    >>> batch_dims([(8, 128), (8,), (1, 128), ()])
+    [0, 0, None, None]
+    """
+    firsts = Counter(shape[0] for shape in shapes if shape)
+    batch = max(firsts, key=lambda size: firsts[size], default=None)
+    return [0 if shape and shape[0] == batch else None for shape in shapes]
 
 
 class Leaf:
@@ -128,13 +169,23 @@ class Source(ABC):
         return sum(about.role == DATA for about in self.inputs_are)
 
     phases: tuple[str, ...]
-    """For every node: forward, backward or update."""
+    """For every node: forward, backward, norm (of all gradients) or update."""
+    form: StepForm = PLAIN
+    """Of a training step."""
 
     # -- a call ---------------------------------------------------------------------------------------------
+
+    def check_alike(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Refuse a call that differs from the captured one in more than the sizes of its arrays."""
+        self.bind(args, kwargs)
 
     @abstractmethod
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         """The data of a call, looked at: built, shaped and typed as it was when the program was captured."""
+
+    def data_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The arrays of a call in the order of the graph's inputs, not looked at."""
+        return self.framework.leaves((args, dict(kwargs)))
 
     @abstractmethod
     def result(self, outputs: Sequence[Any]) -> Any:
@@ -181,6 +232,38 @@ class Source(ABC):
     def write_gradient(self, name: str, array: Any) -> None:
         raise SpecError("this frontend has no gradients")
 
+    @property
+    def cleared_slots(self) -> tuple[int, ...]:
+        """Gradients that the program leaves at nothing: the next call begins with zeros."""
+        return ()
+
+    def clear_gradients(self) -> None:  # noqa: B027  most programs have none
+        """Let go of these gradients, as the program does."""
+
+    # -- checkpoints ----------------------------------------------------------------------------------------
+
+    def saved_names(self) -> Mapping[str, tuple[str, ...]]:
+        """Parameters and buffers -> the names that the user's own checkpoints have for each; none if they leave it out.
+
+        What is not named here is saved under its own name.
+        """
+        return {}
+
+    def option_groups(self) -> list[dict[str, Any]]:
+        """The numbers among the options of each group that an optimizer has, and the names of its parameters."""
+        return []
+
+    def check_option_groups(self, groups: Sequence[Mapping[str, Any]]) -> None:
+        """Refuse groups that are not those of `option_groups` but for their numbers."""
+        if groups:
+            raise SpecError("this frontend has no training steps")
+
+    def set_option_groups(self, groups: Sequence[Mapping[str, Any]]) -> None:  # noqa: B027  most programs have none
+        """Write numbers into the options of the present groups."""
+
+    def resumed(self, numbers: Mapping[str, float]) -> None:  # noqa: B027  most programs have no optimizer
+        """Called when state of earlier steps was put in; ``numbers`` are those among an optimizer's state, by input."""
+
     # -- what may change ------------------------------------------------------------------------------------
 
     def is_of(self, fn: Any, optimizer: Any = None) -> bool:
@@ -191,8 +274,16 @@ class Source(ABC):
         """Of what cannot change without a new program; compared at every step."""
         return ""
 
-    def advance(self) -> None:  # noqa: B027  a frontend need not follow steps
-        """Called after each run by whoever keeps state between calls, without writing it back."""
+    def evaluation(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Source:
+        """Of a training step: the program of its loss alone."""
+        raise SpecError("this frontend has no training steps")
+
+    def stepped(self) -> None:  # noqa: B027  most programs have no optimizer
+        """Called after each update: whoever counts the optimizer's steps is told."""
+
+    def combined(self, results: Sequence[Any]) -> Any:
+        """One result of several batches that add up to one."""
+        raise SpecError("this frontend has no training steps")
 
     @abstractmethod
     def recapture(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Source:

@@ -106,6 +106,13 @@ class Program:
     updates: tuple[tuple[int, int], ...] = ()
     notes: tuple[str, ...] = ()
     """What a user should know, e.g. which ops run replicated."""
+    spent: tuple[int, ...] = ()
+    """Inputs, by position, that the caller hands over beside those that are updated."""
+
+    @cached_property
+    def donated(self) -> frozenset[int]:
+        """Inputs, by position, that are gone after their last reader where the caller donates them."""
+        return frozenset((*self.spent, *(i for i, _ in self.updates)))
 
     @cached_property
     def collectives(self) -> list[Collective]:

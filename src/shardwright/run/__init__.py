@@ -3,7 +3,7 @@
 | file | what it holds |
 |---|---|
 | `engine` | `Engine`: the protocol that every engine follows; `engine_for`: which one, by listing |
-| `runner` | `Runner`: a Program with its source on an engine, compiled once; `Step`: with its state kept in shards |
+| `runner` | `Runner`: a Program with its source on an engine, compiled once |
 | `virtual` | `VirtualEngine`: N devices in this process; compiles and runs Programs, counts what it does |
 | `numpy` | `NumpyEngine`, which has one device |
 | `lifetimes` | what a run may forget, and when; inputs that a caller donates |
@@ -17,7 +17,7 @@ framework brings its `Framework` in its frontend.
 from ..frontends.numpy.arrays import NumpyArrays
 from .engine import Engine, Executed, engine_for
 from .numpy import NumpyEngine
-from .runner import Runner, Step
+from .runner import Runner
 from .virtual import CompiledProgram, VirtualEngine, assemble, pended, scatter
 
 __all__ = [
@@ -27,7 +27,6 @@ __all__ = [
     "NumpyArrays",
     "NumpyEngine",
     "Runner",
-    "Step",
     "VirtualEngine",
     "assemble",
     "engine_for",

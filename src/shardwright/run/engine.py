@@ -13,7 +13,8 @@ whether it has more than one device; one that has not raises `NotImplementedErro
 | ``start(kind, tensor, group)``, ``wait(handle)`` | a collective begun, and waited for; done at once if synchronous |
 
 ``counts`` says how often Programs were compiled and state was loaded.  Engines are found by name: the module
-``run/NAME`` with a function ``make(mesh, framework)``; one of several processes also has ``share(make_text)``.
+``run/NAME`` with a function ``make(mesh, framework)``; one of several processes also has ``share(make_text, devices,
+what)``.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ def engine_for(mesh: Any, framework: Framework, engine: Any = None) -> Engine:
     """An engine, by its name or as it is; None takes processes where this is one of several."""
     if engine is None:
         processes = framework.processes
-        engine = processes if processes is not None and _is_one_of_several() else "virtual"
+        engine = processes if processes is not None and is_one_of_several() else "virtual"
     if not isinstance(engine, str | Engine):
         raise SpecError(
             f"engine= takes a name or an engine, not {engine!r}", rows=[("known", ", ".join(engine_names()))],
@@ -150,18 +151,26 @@ def _module(name: str) -> Any:
     return importlib.import_module(f"{__package__}.{name}")
 
 
-def share_between_processes(make: Callable[[], str], mesh: DeviceMesh, processes: str | None) -> str | None:
+def share_between_processes(make: Callable[[], str], mesh: DeviceMesh, processes: str | None, what: str) -> str | None:
     """The text that rank 0 makes, on every rank; None where this process is alone, or the mesh is another one.
 
-    ``processes`` names the engine of the framework that runs on several.
+    ``processes`` names the engine of the framework that runs on several; ``what`` is the work, such as planning: the
+    others wait for it as long as it takes.
     """
-    if processes is None or not _is_one_of_several():
+    if processes is None or not is_one_of_several():
         return None
-    found: str | None = _module(processes).share(make, mesh.size)
+    found: str | None = _module(processes).share(make, mesh.size, what)
     return found
 
 
-def _is_one_of_several() -> bool:
+def checkpoints_of(framework: Framework) -> Any:
+    """The package that saves and loads what engines hold of a framework's arrays."""
+    if framework.processes is None:
+        raise SpecError(f"there are no checkpoints for programs of {framework.name}")
+    return _module(f"{framework.processes}.checkpoints")
+
+
+def is_one_of_several() -> bool:
     """Whether torchrun started this process with others, or somebody made a group of several."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return True

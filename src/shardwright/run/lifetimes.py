@@ -33,11 +33,10 @@ def last_uses(program: Program) -> list[list[int]]:
 def ends(program: Program) -> list[int]:
     """For each value the last instruction that needs its bytes; the number of instructions where they stay.
 
-    Inputs that the program updates are taken to be donated, others to stay.
+    Inputs that the caller may donate are taken to be donated, others to stay.
     """
     found, stays = _lifetimes(program), len(program.instrs)
-    updated = {i for i, _ in program.updates}
-    staying = {value for i, value in enumerate(program.inputs) if i not in updated}
+    staying = {value for i, value in enumerate(program.inputs) if i not in program.donated}
     return [stays if owner in staying else found.last.get(owner, stays) for owner in found.owner]
 
 

@@ -185,7 +185,7 @@ class _Meter:
 
     def __init__(self, compiled: CompiledProgram, env: list[Shards], donate: bool) -> None:
         self.program = compiled.program
-        donated = {i for i, _ in self.program.updates} if donate else set()
+        donated = self.program.donated if donate else frozenset()
         self.kept = {value for i, value in enumerate(self.program.inputs) if i not in donated}
         self.arrays = compiled.engine.arrays
         self.dead = compiled.dead

@@ -32,6 +32,23 @@ def to_placements(spec: Any, types: Any = None) -> tuple[Any, ...]:
     return tuple(placed.get(name) or types.Replicate() for name in spec.mesh.axis_names)
 
 
+def placeable(spec: Any) -> Any:
+    """The sharding itself, if plain placements say it: whole axes, in mesh order within a dim, nothing pending.
+
+    Else the nearest that they say: axes sorted, parts of axes and what is pending left out.
+
+    >>> from shardwright.spec.sharding import ShardingSpec
+    >>> specs = [ShardingSpec.parse(text, "a=2, b=4") for text in ("[a+b, _]", "[b+a]", "[b:(1)2, a] // b:(2)2")]
+    >>> [str(placeable(spec)) for spec in specs]
+    ['[a+b, _]', '[a+b]', '[_, a]']
+    """
+    order = spec.mesh.order
+    dims = [sorted((axis for axis in dim.axes if axis.is_whole), key=order) for dim in spec.dims]
+    if not spec.partial and all(list(dim.axes) == axes for dim, axes in zip(spec.dims, dims)):
+        return spec.closed()
+    return type(spec)(spec.mesh, [tuple(axes) for axes in dims])
+
+
 def _strided(types: Any) -> Any:
     """_StridedShard is not exported; it stands beside the placements it belongs to."""
     if hasattr(types, "_StridedShard"):

@@ -21,9 +21,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ..api.sharding import shard_step
+from ..api.batches import data_rank
+from ..api.steps import shard_step, train_step
+from ..api.training import Step as ShardedStep
 from ..frontends.torch import Captured, capture, capture_step, constrain, program_hash
-from ..run.runner import Step as ShardedStep
 from ..run.torch import TorchEngine as TorchEngine
 from ..run.torch import emit as emit
 from .tensors import ShardedTensor
@@ -39,9 +40,11 @@ __all__ = [
     "capture",
     "capture_step",
     "constrain",
+    "data_rank",
     "program_hash",
     "prove",
     "shard_step",
+    "train_step",
 ]
 
 

@@ -31,7 +31,7 @@ RUN_NOTHING = {
         "DeviceMesh", "Graph", "P", "PlanInfeasible", "ShapeDtype", "ShardingSpec", "ShardwrightError", "cap_gather",
         "compare", "forbid", "numpy", "pin", "reshard", "rule", "trace", "asarray", "randn",
     },
-    "swt": {"Captured", "capture", "capture_step", "constrain", "program_hash", "prove"},
+    "swt": {"Captured", "capture", "capture_step", "constrain", "data_rank", "program_hash", "prove"},
     "swn": {
         # Functions of arrays: traced within a program, plain NumPy outside of one.
         "attention", "cross_entropy", "gelu", "layer_norm", "log_softmax", "logsumexp", "op", "relu", "silu", "softmax",
@@ -62,7 +62,7 @@ def without_a_collective(program: Program) -> Program:
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lowering forgets a collective, wherever it is called."""
-    for room in ("api.artefact", "api.eager", "solve.planner"):
+    for room in ("api.artefact", "api.eager", "solve.planner", "lower.pieces"):
         monkeypatch.setattr(f"shardwright.{room}.lower", lambda complete: without_a_collective(lower(complete)))
 
 
@@ -105,6 +105,11 @@ def step_by_specs() -> Any:
     return swt.shard_step(model, x, mesh="dp=2", specs={"input": "[dp, _]"}, optimizer=optimizer, loss=loss)(x)
 
 
+def step_in_pieces() -> Any:
+    model, optimizer, x = network()
+    return swt.train_step(model, batch=(x,), mesh="dp=2", recipe="dp", optimizer=optimizer, loss=loss, accumulate=2)(x)
+
+
 def sharded_arrays() -> Any:
     x, w = sw.asarray(X, mesh="tp=2", spec=SPLIT[0]), sw.asarray(W, mesh="tp=2", spec=SPLIT[1])
     return np.tanh(x @ w)
@@ -132,6 +137,7 @@ DOORS: dict[str, Callable[[], Any]] = {
     "swt.ShardedTensor": sharded_tensors,
     "swt.ShardedStep": step_of_plan,
     "swt.shard_step": step_by_specs,
+    "swt.train_step": step_in_pieces,
 }
 
 

@@ -230,7 +230,7 @@ def test_arguments_that_are_no_tensors_keep_their_place_and_type() -> None:
             plan(*args)
     step = swt.shard_step(zoo.MLP(), torch.ones(8, 6), mesh="d=2", loss=torch.sum)
     first = step(torch.ones(8, 6))
-    for wrong in (None, torch.ones(8, 6).numpy(), torch.ones(4, 6)):
+    for wrong in (None, torch.ones(8, 6).numpy(), torch.ones(4, 6).int(), torch.ones(2, 4, 6)):
         with pytest.raises(TraceError):
             step(wrong)
     torch.testing.assert_close(step(torch.ones(8, 6)), first)  # nothing was lost

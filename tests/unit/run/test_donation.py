@@ -258,8 +258,8 @@ def test_a_step_hands_its_state_over() -> None:
     """While it runs, nobody but the engine has what it updates, nor gradients of the last call."""
     x, step = small()
     step(x)
-    before = [weakref.ref(shard) for i in step._changed for shard in step.state[i]]
-    assert len(before) == 4 * len(step._changed) > 0
+    before = [weakref.ref(shard) for i in step._last.changed for shard in step.state[i]]
+    assert len(before) == 4 * len(step._last.changed) > 0
     inner, alive = step.compiled.run, []
 
     def run(inputs: list[Any], donate: bool) -> Any:
@@ -271,7 +271,7 @@ def test_a_step_hands_its_state_over() -> None:
     step(x)
     assert alive == [0]
     again = [*step.state]
-    before[:] = [weakref.ref(shard) for i in step._changed for shard in step.state[i]]
+    before[:] = [weakref.ref(shard) for i in step._last.changed for shard in step.state[i]]
     step(x)
     assert alive == [0, len(before)], "somebody else has them"
     assert again
@@ -312,7 +312,7 @@ def test_a_call_that_is_refused_leaves_the_state() -> None:
     step(x)
     before = [None if shard is None else shard.clone() for shard in step.state]
     with pytest.raises(GraphError, match="inputs are not those of"):
-        step._run([torch.zeros(3, 3), *step.state])
+        step._train(step._last, [([], [torch.zeros(3, 3)])])
     assert all(torch.equal(left, right) for left, right in zip(before, step.state, strict=True))
     step(x)
     step.sync()

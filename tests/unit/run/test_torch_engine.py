@@ -1,26 +1,19 @@
-"""The engine in one process, the virtual mesh on tensors, and the watch over other ranks without any."""
+"""The engine in one process, and the virtual mesh on tensors."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from by_hand import Said, compile_graph
 from shardwright.errors import GraphError, MeshError, SpecError
 from shardwright.frontends.torch import capture, prepare
 from shardwright.run import Engine, VirtualEngine
 from shardwright.run.torch import TorchArrays, TorchEngine, assemble, scatter
-from shardwright.run.torch.safety import default_timeout, program_digest
-from shardwright.run.torch.watch import Fault, Process, Watch
+from shardwright.run.torch.safety import program_digest
 from shardwright.spec.mesh import DeviceMesh
 from shardwright.spec.sharding import ShardingSpec
 
@@ -133,116 +126,3 @@ def test_the_digest_sees_what_a_program_does_and_not_where_it_stands() -> None:
     x = torch.ones(4)
     assert digest(f, x) == digest(g, x)
     assert len({digest(f, x), digest(f, x.double()), digest(torch.sin, x), digest(f, x, "y=2")}) == 4
-
-
-def test_the_timeout_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SHARDWRIGHT_TIMEOUT", raising=False)
-    assert default_timeout() == 300.0
-    monkeypatch.setenv("SHARDWRIGHT_TIMEOUT", "12.5")
-    assert default_timeout() == 12.5
-
-
-# -- the watch ------------------------------------------------------------------------------------------
-
-
-class Another:
-    """A rank that exists in the store only."""
-
-    def __init__(self, store: Any, rank: int, process: Process) -> None:
-        store.set(f"who/{rank}", json.dumps([process.host, process.pid, process.started]))
-        store.set(f"beat/{rank}", json.dumps([0, 0.0]))
-
-
-@pytest.fixture
-def watch() -> Iterator[Watch]:
-    """Not started: the tests look themselves, once a call."""
-    made = Watch(dist.HashStore(), 0, timeout=0.2)
-    made.ranks = {0, 1, 2}
-    for rank in (1, 2):
-        Another(made.store, rank, Process.this())
-    yield made
-    os.close(made._wake)
-    os.close(made._waker)
-
-
-def look(watch: Watch) -> str | None:
-    watch._look()
-    return None if watch.fault is None else str(watch.fault)
-
-
-def test_nothing_is_wrong(watch: Watch) -> None:
-    assert look(watch) is None
-    watch.inside, watch.entered = time.monotonic(), 1
-    assert look(watch) is None
-
-
-def test_a_fault_that_was_told_is_seen_and_the_first_one_counts(watch: Watch) -> None:
-    other = Watch(watch.store, 1, 1.0)
-    assert str(other.tell(Fault((1,), "failed: ValueError: no"))) == "rank 1 failed: ValueError: no"
-    assert look(watch) == "rank 1 failed: ValueError: no"
-    late = Watch(watch.store, 2, 1.0)
-    assert str(late.tell(Fault((2,), "failed later"))) == "rank 1 failed: ValueError: no"
-    for one in (other, late):
-        os.close(one._wake)
-        os.close(one._waker)
-
-
-def test_a_dead_process_is_seen(watch: Watch) -> None:
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    from shardwright.run.torch.watch import _host, _started
-
-    Another(watch.store, 2, Process(_host(), child.pid, _started(child.pid) or ""))
-    assert look(watch) is None
-    child.kill()
-    child.communicate()
-    assert look(watch) == f"rank 2 died: its process {child.pid} is gone"
-
-
-def test_silence_on_another_host_is_seen(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardwright.run.torch.watch.SILENCE", 0.05)
-    Another(watch.store, 2, Process("elsewhere", 1, "0"))
-    assert look(watch) is None
-    time.sleep(0.1)
-    watch.store.set("beat/2", json.dumps([1, 1.0]))
-    assert look(watch) is None
-    time.sleep(0.1)
-    assert look(watch) == "rank 2 gave no sign of life for 0 s"
-
-
-def test_who_does_not_arrive_is_named(watch: Watch) -> None:
-    watch.entered, watch.doing = 3, "step 3 (f)"
-    watch.store.set("beat/1", json.dumps([3, 0.0]))
-    watch.inside = time.monotonic() - 1.0
-    assert look(watch) == "rank 2 did not arrive at step 3 (f) within 0.2 s"
-
-
-def test_a_step_that_nobody_finishes(watch: Watch) -> None:
-    watch.entered, watch.doing = 3, "step 3 (f)"
-    for rank in (1, 2):
-        watch.store.set(f"beat/{rank}", json.dumps([3, 0.0]))
-    watch.inside = time.monotonic() - 1.0
-    assert look(watch) == "ranks 0, 1, 2 did not finish step 3 (f) within 0.2 s; all have arrived"
-
-
-def test_who_left_is_a_fault_for_those_who_wait_only(watch: Watch) -> None:
-    watch.timeout, watch.doing = 60.0, "step 1 (f)"
-    watch.store.set("left/1", "1")
-    assert look(watch) is None
-    watch.inside = time.monotonic() - 3.0
-    assert look(watch) is None  # noticed now, and given time
-    watch._left[1] -= 3.0
-    assert look(watch) == "rank 1 ended while others wait for it in step 1 (f)"
-
-
-def test_the_store_is_lost(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
-
-    class Gone:
-        def set(self, *_: Any) -> None:
-            raise RuntimeError("Broken pipe")
-
-    watch.store = Gone()
-    watch.inside = time.monotonic()
-    for _ in range(2):
-        assert look(watch) is None
-    assert look(watch) == "rank 0 is gone, and the store with it (RuntimeError: Broken pipe)"

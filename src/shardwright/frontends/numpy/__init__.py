@@ -29,6 +29,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...errors import SpecError
+from ..base import PLAIN, StepForm
 from . import contractions, core_kernels, creating, indexing, joining, norms, reductions, selecting, shaping, ufuncs
 from .compute import Prepared, evaluate, prepare, run_graph
 from .define import op
@@ -55,6 +56,7 @@ def source_of(
     optimizer: Any = None,
     loss: Any = None,
     training: bool = False,
+    form: StepForm = PLAIN,
 ) -> Traced:
     """A function of arrays, traced."""
     for what, given in (("optimizer", optimizer), ("loss", loss)):
@@ -63,7 +65,7 @@ def source_of(
                 f"{what}= is for programs of PyTorch, but neither function nor arguments are of PyTorch",
                 help="give tensors of PyTorch (on the meta device shapes are enough), or leave it out",
             )
-    if training:
+    if training or form != PLAIN:
         raise SpecError(
             "training steps are for programs of PyTorch, but neither function nor arguments are of PyTorch",
             help="give a module and tensors of PyTorch",

@@ -11,7 +11,7 @@ from ...ir.graph import TensorType
 from ..base import Leaf, Prepared
 from .arrays import NumpyArrays
 from .compute import prepare
-from .dtypes import tensor_type
+from .dtypes import ShapeDtype, tensor_type
 from .trees import children, flatten, is_array
 
 
@@ -31,6 +31,12 @@ class NumpyFramework:
     def array_type(self, array: Any) -> TensorType:
         array = np.asarray(array)
         return tensor_type(array.shape, array.dtype)
+
+    def filled(self, tree: Any, arrays: Sequence[Any]) -> Any:
+        raise NotImplementedError("batches of NumPy arrays are not cut: there are no training steps of NumPy")
+
+    def stand_in(self, array: Any, shape: Sequence[int]) -> Any:
+        return ShapeDtype(tuple(shape), np.asarray(array).dtype)
 
     def signature(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
         found, tree = flatten((args, dict(kwargs)))

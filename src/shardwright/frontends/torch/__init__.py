@@ -14,7 +14,8 @@ draws of a program, ``channels`` says how many a grouped convolution has in all,
 
 | file | what it holds |
 |---|---|
-| `captured` | `capture`, `capture_step`, `Captured`: from a program to a graph and back |
+| `capturing` | `capture`, `capture_step`: from a program to a graph |
+| `captured` | `Captured`: the program as a `Source`: calls and state in and out |
 | `state`, `slots` | modules and optimizers found, fakes in their place; how to read and write the real ones |
 | `dispatch`, `recorder`, `aliasing` | one call; the program while it is written; tensors that share memory |
 | `answers` | what calls return, asked once for equal ones |
@@ -27,6 +28,7 @@ draws of a program, ``channels`` says how many a grouped convolution has in all,
 | `own_steps`, `kept_state`, `trials` | any other optimizer's own code, its state, and trying its step aside first |
 | `numbers`, `live_calls`, `options` | numbers that stay alive: options and step counts, in Python code and in calls |
 | `watching` | what a program cannot follow, noticed at every step |
+| `saving` | what a checkpoint calls parameters and buffers; numbers among the options of optimizers |
 | `source`, `exported` | the user's lines and module paths; `ExportedProgram` |
 | `compute`, `kernels` | `prepare`, `evaluate`, `run_graph`: computing ops |
 | `framework`, `arrays` | PyTorch as engines see it: computing ops, and the array operations behind collectives |
@@ -49,16 +51,19 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ..base import PLAIN, StepForm
+
 if TYPE_CHECKING:
     from ...ir.digest import program_hash
-    from .captured import Captured, capture, capture_step
+    from .captured import Captured
+    from .capturing import capture, capture_step
     from .compute import Prepared, evaluate, prepare, run_graph
     from .constraint import constrain
     from .dtypes import dtype_name, tensor_type, torch_dtype
     from .framework import TORCH
 
 _PLACES = {
-    "Captured": "captured", "capture": "captured", "capture_step": "captured", "constrain": "constraint",
+    "Captured": "captured", "capture": "capturing", "capture_step": "capturing", "constrain": "constraint",
     "dtype_name": "dtypes",
     "tensor_type": "dtypes", "torch_dtype": "dtypes", "Prepared": "compute", "evaluate": "compute",
     "prepare": "compute", "run_graph": "compute", "TORCH": "framework",
@@ -96,12 +101,13 @@ def source_of(
     optimizer: Any = None,
     loss: Any = None,
     training: bool = False,
+    form: StepForm = PLAIN,
 ) -> Captured:
     """A function, a module, or with ``optimizer`` or ``loss`` a training step, captured."""
-    from .captured import capture, capture_step
+    from .capturing import capture, capture_step
 
-    if training or optimizer is not None or loss is not None:
-        return capture_step(fn, *args, optimizer=optimizer, loss=loss, **kwargs)
+    if training or optimizer is not None or loss is not None or form != PLAIN:
+        return capture_step(fn, *args, optimizer=optimizer, loss=loss, form=form, **kwargs)
     return capture(fn, *args, **kwargs)
 
 

@@ -1,10 +1,9 @@
-"""`capture`, `capture_step`: run a program once on fake tensors, and keep what it did as a `Graph`."""
+"""`Captured`: a program of PyTorch as a `Source`: its graph, and how calls and state go in and out of it."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 
 from ...errors import TraceError
 from ...ir.digest import program_hash
-from ...ir.graph import Graph, TensorType
+from ...ir.graph import Graph
 from ..base import (
     BUFFER,
     CONSTANT,
@@ -21,26 +20,24 @@ from ..base import (
     OPTIMIZER,
     OPTION,
     PARAMETER,
+    PLAIN,
     RANDOM,
     Input,
     Leaf,
     Source,
+    StepForm,
+    batch_dims,
 )
-from .aliasing import Record
 from .compute import run_graph
-from .dispatch import Interrupted, RecordingMode
 from .dtypes import tensor_type
 from .framework import TORCH, TorchFramework
-from .neutral import neutral_forms
-from .private import FakeTensor, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
-from .recorder import Recorder
+from .private import tree_flatten, tree_unflatten
+from .saving import check_option_groups, option_groups, saved_names, set_option_groups
 from .slots import Slot
-from .state import Session, find_roots, named_arguments
-from .watching import Ledger, ModuleWatch, StepWatch
+from .watching import ModuleWatch, StepWatch
 
-RANDOM_TYPE = TensorType((2,), "i64")
-_TENSOR = object()
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+TENSOR = object()
+PLAIN_TYPES = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,7 @@ class Captured(Source):
     """The leaves of the result: a number where it is no tensor, else None."""
     out_tensors: tuple[bool, ...]
     statics: tuple[Any, ...]
-    """The leaves of the arguments: what is no tensor is part of the program; `_TENSOR` stands for one."""
+    """The leaves of the arguments: what is no tensor is part of the program; `TENSOR` stands for one."""
     leaves: int
     slots: tuple[Slot, ...]
     consts: tuple[Any, ...]
@@ -75,12 +72,18 @@ class Captured(Source):
     """The keyword arguments, in the order of the capture; a call may give them in any."""
     roots: tuple[tuple[str, Any], ...] = field(default=(), compare=False, repr=False)
     """Modules and optimizers that it was captured from."""
+    form: StepForm = PLAIN
+    """Of a training step; one that has the norm of gradients returns it beside its result."""
     watches: tuple[StepWatch, ...] = field(default=(), compare=False, repr=False)
     """What of each optimizer cannot change without a new program."""
     captured_for: Hashable = field(default=(), compare=False, repr=False)
     """The fingerprint when it was captured."""
     again: Callable[[tuple[Any, ...], dict[str, Any]], Captured] | None = field(default=None, compare=False, repr=False)
     """Captures the same for other arguments."""
+    evaluate: Callable[[tuple[Any, ...], dict[str, Any]], Captured] | None = field(
+        default=None, compare=False, repr=False
+    )
+    """Captures the loss of a training step alone, as when a model is evaluated."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -93,27 +96,34 @@ class Captured(Source):
 
     def tensors(self, *args: Any, **kwargs: Any) -> list[Any]:
         """The tensors among these arguments, which must be those of the capture but for their numbers."""
-        if set(kwargs) == set(self.keywords):
-            kwargs = {name: kwargs[name] for name in self.keywords}
-        leaves, spec = tree_flatten((args, kwargs))
+        leaves, spec = tree_flatten((args, self._in_order(kwargs)))
         if spec != self.in_spec:
             raise TraceError(
                 "the arguments are not built as they were when the program was captured",
                 help="capture it again for these arguments",
             )
         for leaf, known in zip(leaves, self.statics, strict=True):
-            if known is _TENSOR:
+            if known is TENSOR:
                 if not isinstance(leaf, torch.Tensor):
                     raise TraceError(
                         f"an argument was a tensor when the program was captured, and is {_brief(leaf)} now",
                         help="give a tensor: torch.as_tensor makes one of an array",
                     )
-            elif leaf is not known and not (isinstance(known, _PLAIN) and type(leaf) is type(known) and leaf == known):
+            elif leaf is not known and not (
+                isinstance(known, PLAIN_TYPES) and type(leaf) is type(known) and leaf == known
+            ):
                 raise TraceError(
                     f"an argument was {_brief(known)} when the program was captured, and is {_brief(leaf)} now",
                     help="only tensors may change between calls; capture the program again for another value",
                 )
         return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+    def _in_order(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        same = set(kwargs) == set(self.keywords)
+        return {name: kwargs[name] for name in self.keywords} if same else dict(kwargs)
+
+    def data_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        return self.framework.leaves((args, self._in_order(kwargs)))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Evaluate on real tensors: returns what the program returns, and changes what it changes."""
@@ -157,13 +167,8 @@ class Captured(Source):
     def inputs_are(self) -> tuple[Input, ...]:
         """Arguments, then slots, then constants; a constant that the program changes is its key of random numbers."""
         graph, names = self.graph, self.names
-        shapes = [graph.type(value).shape for value in graph.inputs[: self.leaves]]
-        firsts = Counter(shape[0] for shape in shapes if shape)
-        batch = max(firsts, key=lambda size: firsts[size], default=None)
-        found = [
-            Input(name, DATA, batch_dim=0 if shape and shape[0] == batch else None)
-            for name, shape in zip(names, shapes)
-        ]
+        dims = batch_dims([graph.type(value).shape for value in graph.inputs[: self.leaves]])
+        found = [Input(name, DATA, batch_dim=dim) for name, dim in zip(names, dims)]
         changed = {position for position, _ in graph.updates}
         parameters = {id(slot.owner): slot.name for slot in self.slots if slot.kind == PARAMETER}
         for position, slot in enumerate(self.slots, self.leaves):
@@ -178,6 +183,15 @@ class Captured(Source):
     @property
     def data_count(self) -> int:
         return self.leaves
+
+    def check_alike(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        for value, tensor in zip(self.graph.inputs, self.tensors(*args, **kwargs)):
+            known, found = self.graph.type(value), tensor_type(tensor)
+            if (known.dtype, known.rank) != (found.dtype, found.rank):
+                raise TraceError(
+                    f"{self.graph.values[value].name} is {found}, but the step was made for {known}",
+                    help="sizes may differ between calls; element types and numbers of dims may not",
+                )
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         found = self.tensors(*args, **kwargs)
@@ -210,6 +224,15 @@ class Captured(Source):
         owner = next(slot.owner for slot in self.slots if slot.kind == PARAMETER and slot.name == name)
         owner.grad = array.clone()
 
+    @property
+    def cleared_slots(self) -> tuple[int, ...]:
+        owners = {id(slot.owner) for slot in self.slots if slot.kind == PARAMETER and slot.name in self.cleared}
+        return tuple(i for i, slot in enumerate(self.slots) if slot.kind == GRADIENT and id(slot.owner) in owners)
+
+    def clear_gradients(self) -> None:
+        for slot in self.cleared_slots:
+            self.slots[slot].owner.grad = None
+
     def result_tree(self) -> Any:
         return tree_unflatten([Leaf() if is_tensor else None for is_tensor in self.out_tensors], self.out_spec)
 
@@ -219,7 +242,7 @@ class Captured(Source):
 
     def is_of(self, fn: Any, optimizer: Any = None) -> bool:
         found = [root for _, root in self.roots]
-        wanted = [fn, *_optimizers(optimizer)]
+        wanted = [fn, *optimizers_of(optimizer)]
         return all(any(root is item for root in found) for item in wanted)
 
     @cached_property
@@ -231,9 +254,41 @@ class Captured(Source):
         options may change.  Cheap, and reads nothing from a device."""
         return (self._modules.facts(), *(watch.facts() for watch in self.watches))
 
-    def advance(self) -> None:
+    def evaluation(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Captured:
+        if self.evaluate is None:
+            raise TraceError(
+                "this step was captured whole, so it cannot be evaluated without training",
+                help="make it with train_step(model, loss=..., ...), or shard_map the model",
+            )
+        return self.evaluate(args, dict(kwargs))
+
+    def stepped(self) -> None:
         for watch in self.watches:
             watch.advance()
+
+    def resumed(self, numbers: Mapping[str, float]) -> None:
+        for watch in self.watches:
+            watch.resume(numbers)
+
+    def saved_names(self) -> dict[str, tuple[str, ...]]:
+        return saved_names(self.roots, self.slots)
+
+    def option_groups(self) -> list[dict[str, Any]]:
+        return option_groups(self.roots, self.slots)
+
+    def check_option_groups(self, groups: Sequence[Mapping[str, Any]]) -> None:
+        check_option_groups(self.option_groups(), groups)
+
+    def set_option_groups(self, groups: Sequence[Mapping[str, Any]]) -> None:
+        set_option_groups(self.roots, groups)
+
+    def combined(self, results: Sequence[Any]) -> Any:
+        """One result of several batches: numbers are averaged, counts added up, other tensors joined along dim 0."""
+        first = results[0]
+        if first.dim():
+            return torch.cat(list(results))
+        total = torch.stack(list(results)).sum(0)
+        return total / len(results) if first.is_floating_point() else total
 
     def recapture(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Captured:
         assert self.again is not None
@@ -252,243 +307,13 @@ class Captured(Source):
         return program_hash(self.graph)
 
 
-def capture(fn: Callable[..., Any] | Any, *args: Any, **kwargs: Any) -> Captured:
-    """Capture a function, a module or an `ExportedProgram`.
-
-    Modules and optimizers that the function is, is given or closes over are state: inputs by name, and updates where
-    the program changes them.  A function that calls ``loss.backward()`` and ``optimizer.step()`` is a training step.
-    A module is captured without gradients.
-
-    >>> model = torch.nn.Linear(4, 2, device="meta")
-    >>> captured = capture(model, torch.zeros(3, 4))
-    >>> captured.names
-    ('input', 'weight', 'bias')
-    >>> [node.op for node in captured.graph.nodes]
-    ['aten.t', 'aten.addmm']
+def optimizers_of(optimizer: Any) -> list[Any]:
     """
-    if isinstance(fn, torch.export.ExportedProgram):
-        from .exported import as_module
-
-        fn = as_module(fn)
-    return _capture(fn, args, kwargs, {})
-
-
-def _capture(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], ledgers: dict[int, Ledger]) -> Captured:
-    """``ledgers``: what is known of optimizers' state that somebody keeps."""
-    made = _run(fn, fn, args, kwargs, grad=not isinstance(fn, torch.nn.Module), ledgers=ledgers)
-    return replace(made, again=lambda args, kwargs: _capture(fn, args, dict(kwargs), ledgers))
-
-
-def capture_step(
-    model: Callable[..., Any] | Any,
-    *args: Any,
-    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
-    loss: Callable[[Any], Any] | None = None,
-    **kwargs: Any,
-) -> Captured:
-    """Capture forward, backward and, with an optimizer or several, their steps.
-
-    ``loss`` makes the loss of what the model returns; without it that is the loss itself, or has it as ``.loss`` or
-    ``["loss"]``.  The program returns the loss; without an optimizer also the gradients.
-
-    >>> model = torch.nn.Linear(4, 2, device="meta")
-    >>> step = capture_step(model, torch.zeros(3, 4), loss=lambda out: out.sum())
-    >>> step.gradients
-    {'weight': 1, 'bias': 2}
-    """
-
-    return _capture_step(model, args, kwargs, optimizer, loss, {})
-
-
-def _capture_step(
-    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], optimizer: Any, loss: Any, ledgers: dict[int, Ledger]
-) -> Captured:
-    several = _optimizers(optimizer)
-    for one in several:
-        _check_optimizer(one)
-    if loss is not None and not callable(loss):
-        raise TraceError(f"loss= takes a function of what the model returns, not {loss!r}", help=_LOSS)
-
-    def step(*args: Any, **kwargs: Any) -> Any:
-        out = model(*args, **kwargs)
-        value = _scalar(loss(out)) if loss is not None else _loss(out)
-        value.backward()
-        for one in several:
-            one.step()
-        for one in several:
-            one.zero_grad()
-        return value.detach()
-
-    single = isinstance(optimizer, torch.optim.Optimizer)
-    more = [("optimizer" if single else f"optimizer.{i}", one) for i, one in enumerate(several)]
-    made = _run(step, model, args, kwargs, grad=True, more=more, ledgers=ledgers)
-    return replace(made, again=lambda args, kwargs: _capture_step(model, args, dict(kwargs), optimizer, loss, ledgers))
-
-
-def _optimizers(optimizer: Any) -> list[Any]:
-    """
-    >>> _optimizers(None)
+    >>> optimizers_of(None)
     []
     """
     return [] if optimizer is None else list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
 
 
-def _check_optimizer(optimizer: Any) -> None:
-    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
-        raise TraceError(
-            f"optimizer= takes an optimizer, not {getattr(optimizer, '__name__', repr(optimizer))}",
-            help="make one of the model's parameters: torch.optim.AdamW(model.parameters(), lr=1e-3)",
-        )
-
-
-_LOSS = "write loss=lambda out: ...mean(), a function of the model's output alone; targets it may close over"
-
-
-def _scalar(value: Any) -> Any:
-    """One number, which gradients flow from."""
-    if not isinstance(value, torch.Tensor) or value.dim():
-        what = (
-            f"a tensor of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
-        )
-        raise TraceError(f"loss= returns {what}, not one number", help=_LOSS)
-    if not value.requires_grad:
-        raise TraceError("the loss does not depend on any parameter that is trained", help=_LOSS)
-    return value
-
-
-def _loss(out: Any) -> Any:
-    found = out.get("loss") if isinstance(out, dict) else getattr(out, "loss", None)
-    found = out if found is None else found
-    if not isinstance(found, torch.Tensor) or found.dim():
-        raise TraceError(
-            f"the model returns a {type(out).__name__}, in which there is no loss",
-            help="pass loss=, a function of what the model returns; or the labels, if the model takes them",
-        )
-    return found
-
-
-def _run(
-    fn: Any,
-    named: Any,
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-    grad: bool,
-    more: Sequence[tuple[str, Any]] = (),
-    ledgers: dict[int, Ledger] | None = None,
-) -> Captured:
-    recorder = Recorder()
-    session = Session([*find_roots(named, args, kwargs), *more], recorder, ledgers)
-    mode = session.recording
-    grad = grad and torch.is_grad_enabled()
-    with session.swapped(), session.scopes.following(), torch.set_grad_enabled(grad):
-        leaves, in_spec = tree_flatten((tuple(args), kwargs))
-        stand_ins, tensors = _arguments(session, mode, named, args, kwargs, leaves)
-        for slot in session.slots:
-            session.enter(slot)
-        fake_args, fake_kwargs = tree_unflatten(stand_ins, in_spec)
-        with session.mode, mode, neutral_forms(recorder):
-            try:
-                result = fn(*fake_args, **fake_kwargs)
-            except Interrupted as stop:
-                raise stop.error from None
-        found, out_spec = tree_flatten(result)
-        outputs = [mode.value_of(leaf) for leaf in found if _is_output(leaf)]
-        ends = _gradients(session, mode, outputs)
-        recorder.order_inputs(len(tensors), [slot.value for slot in session.slots])
-        states = [*((fake, fake) for fake in tensors), *((slot.fake, session.now(slot)) for slot in session.slots)]
-        updates = [
-            (i, mode.value_of(now))
-            for i, (before, now) in enumerate(states)
-            if now is not before or mode.written(before)
-        ]
-        if mode.random is not None:
-            position = [value for value, _ in recorder.inputs].index(mode.random)
-            updates.append((position, recorder.node("random.advance", [mode.random], [RANDOM_TYPE], {})[0]))
-    watches = tuple(stepper.watch() for stepper in session.steppers)
-    made = Captured(
-        recorder.finish(_name(named), outputs, updates),
-        in_spec,
-        out_spec,
-        tuple(None if isinstance(leaf, torch.Tensor) else leaf for leaf in found),
-        tuple(isinstance(leaf, torch.Tensor) for leaf in found),
-        tuple(_TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves),
-        len(tensors),
-        session.finished(),
-        tuple(mode.consts),
-        *ends,
-        phases=recorder.phases,
-        device=_device(leaves, session.slots),
-        keywords=tuple(kwargs),
-        roots=(*session.modules, *session.optimizers),
-        watches=watches,
-    )
-    return replace(made, captured_for=made.fingerprint()) if watches else made
-
-
-def _arguments(
-    session: Session, mode: RecordingMode, fn: Any, args: Sequence[Any], kwargs: dict[str, Any], leaves: list[Any]
-) -> tuple[list[Any], list[Any]]:
-    """The leaves with fakes for tensors, and these fakes; a parameter among the arguments is the module's."""
-    names = [
-        name + keystr(path).replace("['", ".").replace("']", "").replace("[", ".").replace("]", "")
-        for name, argument in named_arguments(fn, args, kwargs)
-        for path, _ in tree_flatten_with_path(argument)[0]
-    ]
-    stand_ins: list[Any] = []
-    tensors: list[Any] = []
-    for name, leaf in zip(names, leaves, strict=True):
-        if not isinstance(leaf, torch.Tensor):
-            stand_ins.append(leaf)
-        elif id(leaf) in session.by_tensor:
-            raise TraceError(f"{name} is a parameter of a module that is captured", help="pass the module only")
-        else:
-            fake = session.fake(leaf)
-            mode.track(fake, Record(mode.recorder.input(tensor_type(fake), name)))
-            stand_ins.append(fake)
-            tensors.append(fake)
-    return stand_ins, tensors
-
-
-def _device(leaves: Sequence[Any], slots: Sequence[Slot]) -> Any:
-    """Of the first tensor that has one beside the CPU; tensors on the meta device are nowhere."""
-    real = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    real += [slot.owner for slot in slots if isinstance(slot.owner, torch.Tensor)]
-    return next((tensor.device for tensor in real if tensor.device.type not in ("cpu", "meta")), None)
-
-
-def _is_output(leaf: Any) -> bool:
-    if isinstance(leaf, torch.Tensor):
-        return True
-    if isinstance(leaf, _PLAIN):
-        return False
-    raise TraceError(
-        f"the program returns a {type(leaf).__name__}",
-        help="return tensors, numbers, or dicts, lists and tuples of them (for a model with a cache: use_cache=False)",
-    )
-
-
-def _gradients(session: Session, mode: RecordingMode, outputs: list[int]) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Gradients are left in ``.grad``: new ones are outputs, old ones state."""
-    before = {id(slot.owner): slot for slot in session.slots if slot.kind == GRADIENT}
-    made: dict[str, int] = {}
-    cleared: list[str] = []
-    for slot in session.slots:
-        if slot.kind != PARAMETER:
-            continue
-        grad, held = slot.fake.grad, before.get(id(slot.owner))
-        if grad is None and held is not None:
-            cleared.append(slot.name)
-        elif isinstance(grad, FakeTensor) and (held is None or grad is not held.fake):
-            made[slot.name] = len(outputs)
-            outputs.append(mode.value_of(grad))
-    return made, tuple(cleared)
-
-
 def _brief(item: Any) -> str:
-    return repr(item) if isinstance(item, _PLAIN) else f"another {type(item).__name__}"
-
-
-def _name(fn: Any) -> str:
-    inner = getattr(fn, "func", fn)  # of a functools.partial
-    name = getattr(inner, "__name__", type(inner).__name__)
-    return "main" if name == "<lambda>" else str(name)
+    return repr(item) if isinstance(item, PLAIN_TYPES) else f"another {type(item).__name__}"

@@ -220,6 +220,7 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args = (*args, *form.defaults(len(args), kwargs))  # the other form need not have the same ones
         operands, attrs = pure.split(args, {key: value for key, value in kwargs.items() if key not in written})
         if pure.random:
+            self._check_generator(form, args, kwargs)
             (target,) = tensors_in([form.argument(args, kwargs, name) for name in written])
             with self:
                 made = redraw(pure.name, self._draw, operands, attrs, target)
@@ -243,9 +244,19 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, form: Signature, func: Any, args: Any, kwargs: Any, operands: Sequence[Any], attrs: dict[str, Any]
     ) -> Any:
         """A random op, in terms of numbers that every mesh draws alike."""
+        self._check_generator(form, args, kwargs)
         like = self._call(func, args, kwargs)
         with self:
             return redraw(form.name, self._draw, operands, attrs, like[0] if isinstance(like, tuple) else like)
+
+    def _check_generator(self, form: Signature, args: Any, kwargs: Any) -> None:
+        if any(isinstance(item, torch.Generator) for item in (*args, *kwargs.values())):
+            raise TraceError(
+                f"{form.name} draws from a generator of its own, whose numbers a program in shards cannot have",
+                rows=self._place(),
+                help="leave generator= out: numbers then follow from torch.manual_seed and the step, on any mesh; or "
+                "draw outside and pass them as an argument",
+            )
 
     def _draw(self, kind: str, shape: Sequence[int], dtype: Any) -> Any:
         if self.random is None:

@@ -12,7 +12,7 @@ from ..base import Leaf, Prepared
 from .arrays import TorchArrays
 from .compute import prepare
 from .dtypes import tensor_type
-from .private import tree_flatten
+from .private import tree_flatten, tree_unflatten
 
 
 class TorchFramework:
@@ -32,6 +32,14 @@ class TorchFramework:
 
     def array_type(self, array: Any) -> TensorType:
         return tensor_type(array)
+
+    def filled(self, tree: Any, arrays: Sequence[Any]) -> Any:
+        found, spec = tree_flatten(tree)
+        rest = iter(arrays)
+        return tree_unflatten([next(rest) if isinstance(x, torch.Tensor | Leaf) else x for x in found], spec)
+
+    def stand_in(self, array: Any, shape: Sequence[int]) -> Any:
+        return torch.empty(tuple(shape), dtype=array.dtype, device="meta", requires_grad=array.requires_grad)
 
     def signature(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
         leaves, tree = tree_flatten((args, dict(kwargs)))

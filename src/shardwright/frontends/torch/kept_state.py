@@ -123,10 +123,15 @@ def put(held: Any, path: Path, tensor: Any, number: Any = None) -> None:
 
 
 def put_leaf(held: Any, path: Path, leaf: Any) -> None:
-    """Into nested dicts and lists, which are made where there are none."""
-    for key, following in pairwise(path):
+    """Into nested dicts and lists, which are made where there are none; a tuple on the way becomes another one."""
+    for depth, (key, following) in enumerate(pairwise(path), 1):
         if at(held, (key,)) is None:
             _set(held, key, [] if isinstance(following, int) else {})
+        if isinstance(held[key], tuple):
+            inside = list(held[key])
+            put_leaf(inside, path[depth:], leaf)
+            _set(held, key, tuple(inside))
+            return
         held = held[key]
     _set(held, path[-1], leaf)
 

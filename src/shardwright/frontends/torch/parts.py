@@ -39,7 +39,7 @@ def parts_graph(
     results: Sequence[TensorType] | None = None,
 ) -> Graph:
     """Capture a function of the op's operands, absent ones and lists included; it gives the types of ``results``."""
-    from .captured import capture
+    from .capturing import capture
 
     def fake(operand: Any) -> Any:
         if isinstance(operand, tuple):

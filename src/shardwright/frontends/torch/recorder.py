@@ -39,20 +39,20 @@ class Recorder:
         self.inputs: list[tuple[int, str]] = []
         self.nodes: list[Recorded] = []
         self.draws = 0
-        self.updating = False
+        self.stage = ""
         self.phases: tuple[str, ...] = ()
         """Of the finished graph's nodes."""
         self.numbers: dict[int, int] = {}
         """For values of the finished graph: the number there."""
 
     @contextmanager
-    def update(self) -> Iterator[None]:
-        """While an optimizer's step is written."""
-        before, self.updating = self.updating, True
+    def update(self, stage: str = UPDATE) -> Iterator[None]:
+        """While an optimizer's step is written, or another stage of the update."""
+        before, self.stage = self.stage, stage
         try:
             yield
         finally:
-            self.updating = before
+            self.stage = before
 
     def value(self, type: TensorType) -> int:
         self.types.append(type)
@@ -79,9 +79,14 @@ class Recorder:
         source: SourceLine | None = None,
     ) -> tuple[int, ...]:
         results = tuple(self.value(type) for type in types)
-        phase = UPDATE if self.updating else FORWARD if current_autograd_node() is None else BACKWARD
+        phase = self.stage or (FORWARD if current_autograd_node() is None else BACKWARD)
         self.nodes.append(Recorded(op, tuple(operands), results, attrs, tuple(views), source, phase))
         return results
+
+    def move_last_before(self, *phases: str) -> None:
+        """The last node before all of these phases: it belongs to every batch, not to the update."""
+        first = next((n for n, node in enumerate(self.nodes) if node.phase in phases), len(self.nodes) - 1)
+        self.nodes.insert(first, self.nodes.pop())
 
     def maker(self, value: int) -> Recorded | None:
         """The op that made a value; None for inputs."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ...errors import TraceError
-from ..base import BUFFER
+from ..base import BUFFER, GRADIENT
 from .aliasing import Record
 from .dispatch import RecordingMode
 from .dtypes import tensor_type
@@ -70,6 +70,9 @@ class Slots:
             for held, name, known in self.places:
                 if known is slot and isinstance(held.get(name), torch.Tensor):
                     return held[name]
+        if slot.kind == GRADIENT:
+            grad = self.by_tensor[id(slot.owner)].fake.grad
+            return slot.fake if grad is None else grad
         return slot.fake
 
     def finished(self) -> tuple[Slot, ...]:

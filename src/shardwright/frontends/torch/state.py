@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ...errors import TraceError
-from ..base import BUFFER, GRADIENT, PARAMETER
+from ..base import BUFFER, GRADIENT, NORM, PARAMETER
 from .own_steps import stepper_of
 from .private import tree_flatten
 from .recorder import Recorder
@@ -29,9 +29,15 @@ class Session(Slots):
     """Fakes for everything real, while a program is captured."""
 
     def __init__(
-        self, roots: Sequence[tuple[str, Any]], recorder: Recorder, ledgers: dict[int, Ledger] | None = None
+        self,
+        roots: Sequence[tuple[str, Any]],
+        recorder: Recorder,
+        ledgers: dict[int, Ledger] | None = None,
+        buffers: bool = False,
     ) -> None:
         super().__init__(recorder)
+        self.buffers = buffers
+        """Whether gradients add up: each trained parameter then has one from the start, of zeros if need be."""
         self.modules = [(name, root) for name, root in roots if isinstance(root, torch.nn.Module)]
         self.optimizers = [(name, root) for name, root in roots if isinstance(root, torch.optim.Optimizer)]
         self.ledgers = ledgers if ledgers is not None else {}
@@ -71,7 +77,7 @@ class Session(Slots):
         if slot is None:
             slot = self.slot(path, kind, self.fake(real), lambda: real, _copy_into(real), real)
             self.by_tensor[id(real)] = self.by_tensor[id(slot.fake)] = slot
-            if kind == PARAMETER and real.grad is not None:
+            if kind == PARAMETER and (real.grad is not None or (self.buffers and real.requires_grad)):
                 self._gradient(path, real, slot.fake)
         elif path not in slot.names:
             slot.names.append(path)
@@ -84,12 +90,42 @@ class Session(Slots):
         self._undo.append(restore)
 
     def _gradient(self, path: str, real: Any, fake: Any) -> None:
+        def read() -> Any:
+            return torch.zeros_like(real, requires_grad=False) if real.grad is None else real.grad
+
         def write(tensor: Any) -> None:
             real.grad = tensor
 
         with torch.no_grad():
-            fake.grad = self.fake(real.grad)
-        self.slot(f"{path}.grad", GRADIENT, fake.grad, lambda: real.grad, write, real)
+            fake.grad = self.fake(real if real.grad is None else real.grad).detach()
+        self.slot(f"{path}.grad", GRADIENT, fake.grad, read, write, real)
+
+    def clip(self, limit: float | None) -> Any:
+        """The norm of all gradients together; where there is a limit they are scaled down to it, as PyTorch does.
+
+        Sums of squares are added up one after the other, so that what is pending over devices stays so until the end.
+        """
+        trained = [slot for slot in self.slots if slot.kind == PARAMETER and slot.fake.grad is not None]
+        if not trained:
+            raise TraceError(
+                "no parameter has a gradient, so there is no norm",
+                help="leave clip_grad_norm= and on_nonfinite= out, or train something",
+            )
+        with torch.no_grad():
+            with self.recorder.update(NORM):
+                total = None
+                for slot in trained:
+                    grad = slot.fake.grad
+                    wide = grad if grad.dtype in (torch.float32, torch.float64) else grad.float()
+                    square = wide.square().sum()
+                    total = square if total is None else total + square
+                norm = total.sqrt()  # type: ignore[union-attr]
+            if limit is not None:
+                with self.recorder.update():
+                    scale = (limit / (norm + 1e-6)).clamp(max=1.0)
+                    for slot in trained:
+                        slot.fake.grad = slot.fake.grad * scale.to(slot.fake.grad.dtype)
+        return norm
 
     # Optimizers
 

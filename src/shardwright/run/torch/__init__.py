@@ -14,7 +14,14 @@ element types): the engine's own collectives and emitted programs share it.
 | `attention` | which kernel computes attention on a device |
 | `engine` | `TorchEngine`: collectives by name, compiled Programs |
 | `held` | bytes that tensors hold while a program runs |
-| `safety`, `watch` | ranks compare what they run; a fault on one of them ends all, with its reason |
+| `joining` | how processes find each other; who is missing; whether machines are as the mesh says |
+| `loading` | state that all ranks start from: rank 0's, sent shard by shard, or compared |
+| `safety` | ranks compare what they run; a fault on one of them becomes an error on all |
+| `watch` | two threads that look after the other ranks, and end the process where nothing else can |
+| `waiting` | how long a rank may be waited for, by what it is doing |
+| `agreement` | 16 bytes a step: ranks train with the same options, program and inputs |
+| `processes` | whether a process is there, as the kernel says |
+| `checkpoints/` | state in shards saved and loaded: DTensors, files that are looked at before they are read |
 | `private` | everything taken from PyTorch's private modules, with the reason |
 
 To extend: an op that needs more than a plain call gets a kernel in the frontend; another attention kernel is a line in
@@ -30,6 +37,7 @@ from ...frontends.torch.arrays import TorchArrays
 from ...spec.sharding import ShardingSpec
 from ..virtual import assemble as assemble_on_host
 from ..virtual import scatter as scatter_on_host
+from .agreement import Facts, inputs_digest, text_digest
 from .emission import emit
 from .engine import CompiledRank, TorchEngine, share
 from .groups import Group, NamedGroups, ProcessGroups
@@ -51,6 +59,7 @@ def assemble(shards: Sequence[Any], spec: ShardingSpec, shape: Sequence[int]) ->
 
 __all__ = [
     "CompiledRank",
+    "Facts",
     "Group",
     "NamedGroups",
     "ProcessGroups",
@@ -59,7 +68,9 @@ __all__ = [
     "TorchEngine",
     "assemble",
     "emit",
+    "inputs_digest",
     "make",
     "scatter",
     "share",
+    "text_digest",
 ]

@@ -12,9 +12,10 @@ or empty.  A group is None (all of the mesh), names of mesh axes, or a process g
 
 from __future__ import annotations
 
-import os
+import contextlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
@@ -37,13 +38,19 @@ from ..engine import COMPILE, LOAD, EngineBase, Executed
 from ..lifetimes import take_over
 from ..virtual import held_part
 from . import exchange
+from .agreement import Facts, inputs_digest, text_digest
 from .emission import emit
 from .groups import Group, NamedGroups, ProcessGroups, ranks_along
+from .held import Held
+from .joining import has_processes, join_others, no_processes, own_device, position_of
+from .loading import check_equal, load_from_rank0
 from .private import below_autograd
-from .safety import Guard, default_timeout, share_text
+from .safety import Guard, share_text
+from .waiting import limits_of
 from .wire import moved_as, reduced_as
 
 _MOST_DIMS = 16
+_WATCHED = 3600.0  # seconds that a collective may wait where the watch decides
 
 
 def _run_op(op: Any, *args: Any, **kwargs: Any) -> Any:
@@ -61,8 +68,9 @@ class TorchEngine(EngineBase):
     """One rank of a mesh of processes.
 
     ``mesh`` is anything that says a mesh; of a PyTorch `DeviceMesh` the process groups are used too.  Without one it
-    is all processes in a row.  ``timeout`` (seconds; also ``SHARDWRIGHT_TIMEOUT``) is how long a step may wait for
-    others.  ``check=False`` leaves out the comparison of ranks and the watch over them.
+    is all processes in a row.  ``timeout`` (seconds; also ``SHARDWRIGHT_TIMEOUT``) is how long a step may take, 60
+    if not said, and how long others may stay away in user code, 600 if not said.  ``check=False`` leaves out the
+    comparison of ranks and the watch over them.
     """
 
     name = "torch"
@@ -76,21 +84,25 @@ class TorchEngine(EngineBase):
         allow_smaller_mesh: bool = False,
         check: bool = True,
     ) -> None:
-        _join_others()
+        self.limits = limits = limits_of(timeout)
+        join_others(limits)
         world = dist.get_world_size() if has_processes() else 1
         self.rank = dist.get_rank() if has_processes() else 0
         self.mesh = DeviceMesh.of({"rank": world} if mesh is None else mesh)
-        self.position = _position(self.mesh, self.rank, world, allow_smaller_mesh)
-        self.device = torch.device(device) if device is not None else _own_device()
-        self.timeout = default_timeout() if timeout is None else timeout
+        self.position = position_of(self.mesh, self.rank, world, allow_smaller_mesh)
+        self.device = torch.device(device) if device is not None else own_device()
         torch_mesh = mesh if hasattr(mesh, "get_group") else None
         self.groups: Any = NamedGroups()
         self.guard: Guard | None = None
         if world > 1:
-            self.groups = ProcessGroups(self.rank, timedelta(seconds=max(self.timeout, 1)), torch_mesh)
+            # The watch ends what waits in vain, and knows who is busy; without it the backend has to.
+            patience = max(limits.user, _WATCHED) if check else limits.user
+            self.groups = ProcessGroups(self.rank, timedelta(seconds=max(patience, 1)), torch_mesh)
             if check:
-                self.guard = Guard(self.mesh, self.rank, self.timeout)
+                self.guard = Guard(self.mesh, self.rank, limits, self.device.type != "cpu")
         self._assembling: dict[Any, CompiledRank] = {}
+        self.measuring = False
+        """Whether runs count the bytes that they hold, which takes time on a CPU."""
         self.counts: Counter[str] = Counter()
 
     def supports_distributed(self) -> bool:
@@ -162,7 +174,7 @@ class TorchEngine(EngineBase):
             ranks = tuple(dist.get_process_group_ranks(group))
             return exchange.Peers(Group(group.group_name, ranks), ranks, self.rank)
         if len(ranks) > 1 and not has_processes():
-            raise _no_processes(len(ranks))
+            raise no_processes(len(ranks))
         return exchange.Peers(self.groups.of(ranks), ranks, self.rank)
 
     def _sizes(self, tensor: Any, peers: exchange.Peers) -> list[int]:
@@ -177,6 +189,34 @@ class TorchEngine(EngineBase):
         _check_alike(rows, peers)
         return [int(row[2]) for row in rows]
 
+    # -- other ranks ------------------------------------------------------------------------------------
+
+    def agree(self, facts: Facts, like: Iterable[int] | None = None) -> None:
+        """Tell the others what this rank trains with in the step it is about to run: `Guard.agree`."""
+        if self.guard is not None:
+            self.guard.agree(facts, like)
+
+    def agree_on(
+        self, step: int, options: str, contract: str, inputs: Iterable[Any], like: Iterable[int] | None = None
+    ) -> None:
+        """`agree`, of what is said in words, and of tensors that the ranks ``like`` this one have, too."""
+        if self.guard is not None:
+            digests = text_digest(options), text_digest(contract), inputs_digest(inputs)
+            self.guard.agree(Facts(step % 2**32, *digests), like)
+
+    def digest(self, tensors: Iterable[Any]) -> int:
+        """A number of 32 bits that tells batches apart."""
+        found = inputs_digest(tensors)
+        return found if isinstance(found, int) else found.value()
+
+    def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """Work of this rank that may last, such as saving: others wait for it."""
+        return contextlib.nullcontext() if self.guard is None else self.guard.phase(name)
+
+    def waiting(self, what: str) -> contextlib.AbstractContextManager[None]:
+        """A step that takes all ranks."""
+        return contextlib.nullcontext() if self.guard is None else self.guard.step(what)
+
     # -- programs ---------------------------------------------------------------------------------------
 
     def compile(self, program: Program) -> CompiledRank:
@@ -189,15 +229,31 @@ class TorchEngine(EngineBase):
 
         Of a pending sharding: its part, or what changes nothing beside the rank that holds it.
         """
+        return self.part(whole, spec, self.position).to(self.device)
+
+    def part(self, whole: Any, spec: Any, position: int) -> Any:
+        """The shard of a position, where the whole tensor is."""
         spec = self._spec(spec, whole.dim())
-        part = whole.detach() if spec.is_replicated else whole.detach()[spec.local_slices(whole.shape, self.position)]
+        part = whole.detach() if spec.is_replicated else whole.detach()[spec.local_slices(whole.shape, position)]
         check_pending(spec, dtype_name(whole.dtype))
-        return held_part(part, spec, self.position, TorchArrays()).to(self.device)
+        return held_part(part, spec, position, TorchArrays())
 
     def load(self, wholes: Sequence[Any], specs: Sequence[ShardingSpec]) -> list[Any]:
         """This rank's shards, each in memory of its own: a view would keep the whole."""
         self.counts[LOAD] += 1
-        return [self.scatter(whole, spec).clone() for whole, spec in zip(wholes, specs, strict=True)]
+        with self.phase("loading"):
+            return [self.scatter(whole, spec).clone() for whole, spec in zip(wholes, specs, strict=True)]
+
+    def load_from_rank0(
+        self, wholes: Sequence[Any], specs: Sequence[ShardingSpec], names: Sequence[str] | None = None
+    ) -> list[Any]:
+        """The same of what rank 0 has, sent shard by shard; tensors of other ranks may be on the meta device."""
+        self.counts[LOAD] += 1
+        return load_from_rank0(self, wholes, specs, names)
+
+    def check_equal(self, wholes: Sequence[Any], names: Sequence[str] | None = None) -> None:
+        """Raise, on every rank, if a tensor is not the same, bit by bit, on all ranks: the first one is named."""
+        check_equal(self, wholes, names)
 
     def assemble(self, local: Any, spec: Any, shape: Sequence[int]) -> Any:
         """The whole tensor, on every rank, from what each of them holds."""
@@ -210,6 +266,28 @@ class TorchEngine(EngineBase):
         if key not in self._assembling:
             self._assembling[key] = CompiledRank(_gathering(spec, type), self, compare=False)
         return self._assembling[key]([local])[0]
+
+    def move(self, local: Any, spec: ShardingSpec, to: ShardingSpec, shape: Sequence[int]) -> Any:
+        """This rank's shard in another sharding."""
+        local, spec, to = local.detach().to(self.device), spec.closed(), to.closed()
+        if spec == to:
+            return local
+        type = TensorType(tuple(shape), dtype_name(local.dtype))
+        key = (spec, type, to)
+        if key not in self._assembling:
+            self._assembling[key] = CompiledRank(_moving(spec, to, type), self, compare=False)
+        return self._assembling[key]([local])[0]
+
+    def exchange(self, numbers: Sequence[int]) -> list[list[int]]:
+        """A few whole numbers of every device of the mesh, in its order; on the host, whatever the device."""
+        row = torch.tensor(list(numbers), dtype=torch.int64)
+        if not has_processes() or self.mesh.size == 1:
+            return [row.tolist()]
+        group = self.groups.process_group(self.mesh.device_ids)
+        found = [torch.empty_like(row) for _ in self.mesh.device_ids]
+        dist.all_gather(found, row, group=group)
+        order = dist.get_process_group_ranks(group)
+        return [found[order.index(rank)].tolist() for rank in self.mesh.device_ids]
 
     def _spec(self, spec: Any, rank: int) -> ShardingSpec:
         return ShardingSpec.of(spec, self.mesh, rank)
@@ -225,12 +303,13 @@ class CompiledRank:
                 rows=[("program", str(program.mesh)), ("engine", str(engine.mesh))],
             )
         if program.mesh.size > 1 and not has_processes():
-            raise _no_processes(program.mesh.size)
+            raise no_processes(program.mesh.size)
         self.program = program
         self.engine = engine
         if engine.guard is not None and compare:
             engine.guard.compare_programs(program)
-        taking = emit(program, engine.position, engine.groups, engine.device, taking=True)
+        with engine.phase("compiling"):
+            taking = emit(program, engine.position, engine.groups, engine.device, taking=True)
         self.executed = Executed(list(taking.meta["collectives"]))
         values = [program.values[value] for value in program.inputs]
         self.names = [local.name for local in values]
@@ -263,14 +342,34 @@ class CompiledRank:
             wrong = self.wrong_inputs(inputs)
             if self._first:
                 guard.compare_inputs(self.program, wrong)
-                self._first = False
-            if wrong:
-                raise _misfit(self.program, wrong)
-            return self._run(inputs, donate), self.executed
+                self._first = bool(wrong)
+            if not wrong:
+                return self._run(inputs, donate), self.executed
+            everywhere = guard.refused_everywhere()
+        error = _misfit(self.program, wrong)
+        if not everywhere:
+            guard.fail(error)
+        raise error
 
     def _run(self, inputs: Sequence[Any], donate: bool) -> list[Any]:
-        with torch.no_grad(), below_autograd():
+        with torch.no_grad(), below_autograd(), self._measured(inputs):
             return list(self._forward(take_over(inputs) if donate else list(inputs)))
+
+    @contextmanager
+    def _measured(self, inputs: Sequence[Any]) -> Iterator[None]:
+        """Where the engine measures: the most bytes that this rank held, as tensors or as its GPU counts."""
+        device = self.engine.device
+        if not self.engine.measuring:
+            yield
+        elif device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+            yield
+            torch.cuda.synchronize(device)
+            self.executed.peak_bytes = torch.cuda.max_memory_allocated(device)
+        else:
+            with Held(inputs) as held:
+                yield
+            self.executed.peak_bytes = held.peak
 
     def wrong_inputs(self, inputs: Sequence[Any]) -> list[str]:
         """What is not as the program says."""
@@ -293,8 +392,13 @@ def _misfit(program: Program, wrong: Sequence[str]) -> GraphError:
 
 def _gathering(spec: ShardingSpec, type: TensorType) -> Program:
     """A program that makes a tensor whole."""
+    return _moving(spec, ShardingSpec.replicate(spec.mesh, spec.rank), type)
+
+
+def _moving(spec: ShardingSpec, to: ShardingSpec, type: TensorType) -> Program:
+    """A program that brings a tensor from one sharding to another."""
     values, instrs = [Local(0, type, spec, "x")], []
-    for step in reshard(spec, ShardingSpec.replicate(spec.mesh, spec.rank), type.shape, type.item_bytes, idle=False):
+    for step in reshard(spec, to, type.shape, type.item_bytes, idle=False):
         values.append(Local(len(values), type, step.after.closed(), f"x_{len(values)}"))
         said = {"dim": step.dim, "to_dim": step.to_dim, "reduction": step.reduction}
         attrs = tuple(sorted((name, value) for name, value in said.items() if value is not None))
@@ -304,68 +408,15 @@ def _gathering(spec: ShardingSpec, type: TensorType) -> Program:
     return Program("assemble", spec.mesh, tuple(values), tuple(instrs), (0,), (len(values) - 1,))
 
 
-def share(make: Callable[[], str], devices: int) -> str | None:
+def share(make: Callable[[], str], devices: int, what: str) -> str | None:
     """The text that rank 0 makes, on every rank of the launch; None where the mesh is not that of the launch.
 
-    A failure of rank 0 is raised everywhere.
+    ``what`` is the work, such as planning.  A failure of rank 0 is raised everywhere.
     """
-    _join_others()
+    join_others(limits_of())
     if not has_processes() or dist.get_world_size() != devices:
         return None
-    return share_text(make, dist.get_rank())
-
-
-# -- where this process stands --------------------------------------------------------------------------
-
-
-def has_processes() -> bool:
-    """Whether there is a process group of real processes; PyTorch's fake one, for tests and studies, is none."""
-    return dist.is_available() and dist.is_initialized() and dist.get_backend() != "fake"
-
-
-def _join_others() -> None:
-    """Under torchrun the environment says all there is to say."""
-    told = all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
-    if told and dist.is_available() and not has_processes():
-        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
-
-
-def _own_device() -> torch.device:
-    backend = dist.get_backend() if has_processes() else ""
-    if torch.cuda.is_available() and backend != "gloo":
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-    return torch.device("cpu")
-
-
-def _position(mesh: DeviceMesh, rank: int, world: int, allow_smaller: bool) -> int:
-    rows = [("mesh", f"{mesh}: {mesh.size} devices"), ("processes", str(world))]
-    if world == 1 and mesh.size > 1 and not has_processes():
-        raise _no_processes(mesh.size)
-    if max(mesh.device_ids) >= world:
-        raise MeshError(
-            "the mesh has devices that no process stands for",
-            rows=rows,
-            help=f"run torchrun --nproc-per-node {mesh.size}",
-        )
-    if mesh.size < world and not allow_smaller:
-        raise MeshError(
-            "the mesh is smaller than the number of processes",
-            rows=rows,
-            help="start as many processes as the mesh has devices, or pass allow_smaller_mesh=True",
-        )
-    if rank not in mesh.device_ids:
-        raise MeshError(
-            f"rank {rank} stands nowhere in the mesh", rows=rows, help="make the engine on the ranks of the mesh only"
-        )
-    return mesh.device_ids.index(rank)
-
-
-def _no_processes(size: int) -> MeshError:
-    return MeshError(
-        f"a mesh of {size} devices, but this is one process",
-        help=f"run torchrun --nproc-per-node {size} and torch.distributed.init_process_group(), "
-        "or use engine='virtual' for several devices in one process",
-    )
+    return share_text(make, dist.get_rank(), what)
 
 
 # -- checks ---------------------------------------------------------------------------------------------
