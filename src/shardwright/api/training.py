@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -177,8 +176,7 @@ class Step(Checkpointed):
         specs = [entry.specs[entry.data + slot] for _, slot in missing]
         if not missing and self._state:
             return
-        with entry.source.reading_more() if self._state else nullcontext():
-            arrays = [(entry.names[slot], entry.source.read(slot)) for _, slot in missing]
+        arrays = [(entry.names[slot], entry.source.read(slot)) for _, slot in missing]
         loaded = self._load_arrays(arrays, specs)
         for (name, slot), shards, spec in zip(missing, loaded, specs):
             if name:

@@ -21,7 +21,6 @@ import sys
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -274,10 +273,6 @@ class Source(ABC):
     def fingerprint(self) -> Hashable:
         """Of what cannot change without a new program; compared at every step."""
         return ""
-
-    def reading_more(self) -> AbstractContextManager[None]:
-        """While state is read that nobody keeps yet, beside state that somebody keeps."""
-        return nullcontext()
 
     def trained(self) -> Hashable:
         """Which parameters are trained at present."""

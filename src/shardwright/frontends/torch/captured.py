@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -255,17 +254,6 @@ class Captured(Source):
         options may change.  Cheap, and reads nothing from a device."""
         return (self._modules.facts(), *(watch.facts() for watch in self.watches))
 
-    @contextmanager
-    def reading_more(self) -> Iterator[None]:
-        ledgers = [watch.ledger for watch in self.watches]
-        try:
-            for ledger in ledgers:
-                ledger.partly = ledger.kept
-            yield
-        finally:
-            for ledger in ledgers:
-                ledger.partly = False
-
     def trained(self) -> Hashable:
         return tuple(slot.name for slot in self.slots if slot.kind == PARAMETER and slot.owner.requires_grad)
 
@@ -278,15 +266,12 @@ class Captured(Source):
         return self.evaluate(args, dict(kwargs))
 
     def stepped(self) -> None:
-        """Counts of steps go on, and schedulers of learning rates, which ask whether the optimizer has stepped."""
         for watch in self.watches:
             watch.advance()
-        for _, root in self.roots:
-            if isinstance(root, torch.optim.Optimizer):
-                root._opt_called = True  # type: ignore[attr-defined]
 
     def resumed(self, numbers: Mapping[str, float]) -> None:
-        self.stepped()
+        for watch in self.watches:
+            watch.resume(numbers)
 
     def saved_names(self) -> dict[str, tuple[str, ...]]:
         return saved_names(self.roots, self.slots)

@@ -51,6 +51,8 @@ class OwnStepper(Stepper):
         self.store: Store | None = None
         self.starts: dict[str, Start] = {}
         self.after: Tree = {}
+        self.born: Tree = {}
+        """State that there was none of."""
 
     # -- in the program -------------------------------------------------------------------------------------
 
@@ -84,13 +86,13 @@ class OwnStepper(Stepper):
 
     def _state(self, name: str, place: Place) -> Slot:
         """A slot for a piece of state; new state is there with what it begins with."""
-        owner, path, start = place.owner, place.path, self.starts.get(name)
+        owner, path, start = place.owner, place.path, self.ledger.starts.get(name)
         optimizer, number, plains = self.optimizer, place.number, self._plain_of(owner)
         device = owner.device if isinstance(owner, torch.Tensor) and place.shape else None
         dtype = place.dtype or torch.float64
 
         def read() -> Any:
-            self.ledger.forget()
+            self.ledger.forget(name)
             value = at(optimizer.state.get(owner), path)
             if value is None and start is not None:
                 value = start.make(self._real, device)
@@ -104,7 +106,7 @@ class OwnStepper(Stepper):
             return torch.as_tensor(value, dtype=dtype).detach().reshape(place.shape)
 
         def write(tensor: Any) -> None:
-            self.ledger.forget()
+            self.ledger.forget(name)
             state = optimizer.state[owner]
             for where, plain in plains:
                 put_leaf(state, where, plain)
@@ -261,6 +263,7 @@ class OwnStepper(Stepper):
                 raise self._unsteady(first.tree, later.tree)
             new = [name for name, place in first.tree.items() if name not in tree and not place.is_plain]
             cut = {first.firsts[name]: name for name in new if name in self.starts}
+            self.born = {name: first.tree[name] for name in new}
             self.first_is_special = len(cut) < len(new) or difference(first, later, cut) is not None
         if self.first_is_special:
             self._check_constants(first, self._try(tree, nudged(first, {}), hidden))
@@ -268,6 +271,7 @@ class OwnStepper(Stepper):
         attributes.clear()
         attributes.update({key: restored(value, contents[key]) for key, value in originals.items()})
         self.after = later.tree
+        self.ledger.starts.update(self.starts)
         return tree if self.first_is_special else later.tree
 
     def _moved(self, key: str, value: Any, before: Mapping[str, Any]) -> bool:
@@ -277,13 +281,12 @@ class OwnStepper(Stepper):
 
     def _present_tree(self) -> Tree:
         """Of the optimizer's state, or, where somebody keeps it, of what is known to be there."""
-        if self.ledger.tree is not None:
-            return dict(self.ledger.tree)
         trained = {id(slot.owner) for slot in self.trained()}
-        found = self._leaves(self.real_state, {})
+        found = {name: place for name, place, _ in self._leaves(self.real_state, {})}
+        found |= {name: place for name, place in self.ledger.tree.items() if isinstance(place, Place)}
         return {
             name: place
-            for name, place, _ in found
+            for name, place in found.items()
             if not isinstance(place.owner, torch.Tensor) or id(place.owner) in trained
         }
 
@@ -298,11 +301,11 @@ class OwnStepper(Stepper):
         return values
 
     def _number(self, name: str, place: Place) -> float | None:
-        if self.ledger.kept and name in self.ledger.values:
+        if name in self.ledger.values:
             return self.ledger.values[name]
         held = at(self.real_state.get(place.owner), place.path)
         if held is None:
-            start = self.starts.get(name)
+            start = self.starts.get(name) or self.ledger.starts.get(name)
             return start.host if start is not None else None
         if isinstance(held, torch.Tensor) and held.device.type == "meta":
             return None
@@ -422,7 +425,7 @@ class OwnStepper(Stepper):
         if name in self.option_at:
             return self._host(name)
         place, optimizer = self.after[name], self.optimizer
-        start = self.starts.get(name)
+        start = self.ledger.starts.get(name)
 
         def value() -> float:
             held = at(optimizer.state.get(place.owner), place.path)
@@ -433,8 +436,8 @@ class OwnStepper(Stepper):
         return value
 
     def still_fresh(self) -> bool:
-        first = next((place for name, place in self.after.items() if not place.is_plain), None)
-        return first is None or at(self.optimizer.state.get(first.owner), first.path) is None
+        held, kept = self.optimizer.state, self.ledger.tree
+        return any(at(held.get(p.owner), p.path) is None and name not in kept for name, p in self.born.items())
 
     def tree_after(self) -> Tree:
         return self.after

@@ -244,6 +244,8 @@ class FormulaStepper(Stepper):
         self.formula = optimizers.FORMULAS[type(optimizer)]
         self.stepped: dict[int, Any] = {}
         self.absent: set[tuple[int, str]] = set()
+        self.born: list[tuple[str, Any, str]] = []
+        """State that there was none of: name, parameter, key."""
 
     def run(self) -> None:
         if self.numbers is None and self.otherwise is not None and self._alike():
@@ -284,6 +286,11 @@ class FormulaStepper(Stepper):
             for slot in slots:
                 state = {key: self._moment(slot, key).fake for key in keys}
                 fresh = any((id(slot.owner), key) in self.absent for key in keys)
+                if fresh and f"{self.name}.step" in self.ledger.tree:
+                    raise TraceError(
+                        f"{slot.name} is trained from now on, and counts its steps from here",
+                        help="call step.sync() before: where counts differ, they are captured one by one",
+                    )
                 first = fresh and optimizers.first_is_special(settings)
                 self.first_is_special |= first
                 with self.session.scopes.within(slot.name.rpartition(".")[0]):
@@ -294,10 +301,11 @@ class FormulaStepper(Stepper):
         return self.otherwise or self
 
     def tree_after(self) -> Any:
-        return dict.fromkeys(self.slots)
+        return {name: None for name in self.slots if name not in self.option_at}
 
     def still_fresh(self) -> bool:
-        return any("momentum_buffer" not in self.optimizer.state.get(real, ()) for real in self.stepped.values())
+        held, kept = self.optimizer.state, self.ledger.tree
+        return any(at(held.get(real), (key,)) is None and name not in kept for name, real, key in self.born)
 
     def _count(self) -> Any:
         """PyTorch keeps a count for each parameter, which differ only if some had no gradient."""
@@ -306,6 +314,7 @@ class FormulaStepper(Stepper):
             return self.slots[name].fake
 
         def read() -> Any:
+            self.ledger.forget(name)
             counts = counts_of(optimizer, stepped.values())
             if len(counts) > 1:
                 raise TraceError(
@@ -328,16 +337,17 @@ class FormulaStepper(Stepper):
         optimizer, real, name = self.optimizer, slot.owner, f"{slot.name}.{key}"
         if name in self.slots:
             return self.slots[name]
-        if at(optimizer.state.get(real), (key,)) is None and name not in (self.ledger.tree or ()):
+        if at(optimizer.state.get(real), (key,)) is None and name not in self.ledger.tree:
             self.absent.add((id(real), key))
+            self.born.append((name, real, key))
 
         def read() -> Any:
-            self.ledger.forget()
+            self.ledger.forget(name)
             held = at(optimizer.state.get(real), (key,))
             return torch.zeros_like(real, requires_grad=False) if held is None else held
 
         def write(tensor: Any) -> None:
-            self.ledger.forget()
+            self.ledger.forget(name)
             put(optimizer.state[real], (key,), tensor)
 
         return self.slot(name, self.fake(slot.fake.shape, _dense(slot.fake), slot.fake.dtype), read, write, real)

@@ -52,22 +52,18 @@ class Ledger:
     """The state of an optimizer, as far as it is known on the host, while its tensors are kept by somebody else."""
 
     values: dict[str, float] = field(default_factory=dict)
-    kept: bool = False
-    """Whether somebody has taken steps since the state was last read from the optimizer."""
-    tree: dict[str, Any] | None = None
+    """Counts, as they are by now."""
+    tree: dict[str, Any] = field(default_factory=dict)
     """What there is in the state by now, by name; see `own_steps`."""
+    starts: dict[str, Any] = field(default_factory=dict)
+    """What new state begins with, by name."""
+    changes: int = 0
 
-    reads: int = 0
-    partly: bool = False
-    """While only what is missing is read from the optimizer, or a part of it is written back."""
-
-    def forget(self) -> None:
-        """The state is read from the optimizer: what was kept elsewhere is gone."""
-        if self.partly:
-            return
-        self.reads += 1
-        if self.kept:
-            self.values, self.kept, self.tree = {}, False, None
+    def forget(self, name: str) -> None:
+        """A piece of state is read from the optimizer, or written to it: what is known of it stands there."""
+        self.changes += 1
+        self.values.pop(name, None)
+        self.tree.pop(name, None)
 
 
 @dataclass
@@ -94,7 +90,7 @@ class StepWatch:
     _parameters: list[Any] = field(default_factory=list)
     _same: dict[str, str] = field(default_factory=dict)
     _asked: list[Guard] = field(default_factory=list)
-    _reads: int = 0
+    _changes: int = 0
 
     def __post_init__(self) -> None:
         self._parameters = self._present_parameters()
@@ -105,54 +101,48 @@ class StepWatch:
 
     def facts(self) -> Hashable:
         parameters = self._present_parameters()
-        if self._same and self._reads != self.ledger.reads and not self.ledger.kept:
+        if self._same and self._changes != self.ledger.changes:
             self._asked = self._distinct()
         known: dict[int, float] = {}
         return (
             () if parameters == self._parameters else tuple(parameters),
             options.structure(self.optimizer),
             tuple([guard.outcome(self._value, known) for guard in self._asked]),
-            self._is_fresh(),
+            self.fresh is not None and self.fresh(),
             tuple([key for held in self.hooks for key in held]),
         )
-
-    def _is_fresh(self) -> bool:
-        """Whether the state that the step leaves is not there yet, where the first step is a program of its own."""
-        if self.fresh is None:
-            return False
-        return any(name not in (self.ledger.tree or ()) for name in self.tree) if self.ledger.kept else self.fresh()
 
     def _value(self, name: str) -> float:
         if name in self.options:
             return self.options[name]()
-        name = self._same.get(name, name)
-        return self.ledger.values[name] if self.ledger.kept else self.counts[name].read()
+        return self._count(self._same.get(name, name))
+
+    def _count(self, name: str) -> float:
+        known = self.ledger.values.get(name)
+        return self.counts[name].read() if known is None else known
 
     def advance(self) -> None:
         """A step was taken by somebody who keeps the state."""
         ledger = self.ledger
-        if not ledger.kept:
-            ledger.values = {name: count.read() for name, count in self.counts.items()}
-            self._asked = self._distinct()
+        if self._changes != ledger.changes or not self._same:
+            self._asked = self._distinct(of_all=True)
         known: dict[int, float] = {}
         leaders = {self._same.get(name, name) for name in self.counts}
-        new = {name: self.counts[name].update.value(self._value_in(ledger.values), known) for name in leaders}
+        new = {name: self.counts[name].update.value(self._value, known) for name in leaders}
         ledger.values.update({name: new[self._same.get(name, name)] for name in self.counts})
-        ledger.kept, ledger.tree = True, {**(ledger.tree or {}), **self.tree}
+        ledger.tree.update(self.tree)
 
-    def _value_in(self, values: Mapping[str, float]) -> Callable[[str], float]:
-        return lambda name: self.options[name]() if name in self.options else values[self._same.get(name, name)]
+    def resume(self, numbers: Mapping[str, float]) -> None:
+        """Somebody who keeps the state has taken it from elsewhere, with these counts."""
+        self.ledger.values.update({name: float(numbers[name]) for name in self.counts if name in numbers})
+        self.ledger.tree.update(self.tree)
+        self.ledger.changes += 1
 
-    def _distinct(self) -> list[Guard]:
+    def _distinct(self, of_all: bool = False) -> list[Guard]:
         """Guards without those that ask the same of counts that are equal and stay so: there is one a parameter."""
-        self._reads = self.ledger.reads
-        needed = any(guard.leaves & self.counts.keys() for guard in self.guards)
-        values = {}
-        if needed or self.ledger.kept:
-            values = {
-                name: self.ledger.values.get(name) if self.ledger.kept else count.read()
-                for name, count in self.counts.items()
-            }
+        self._changes = self.ledger.changes
+        needed = of_all or any(guard.leaves & self.counts.keys() for guard in self.guards)
+        values = {name: self._count(name) for name in self.counts} if needed else {}
         self._same = _classes(values, {name: self.counts[name].update for name in values})
         found: dict[Hashable, Guard] = {}
         for guard in self.guards:
