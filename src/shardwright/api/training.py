@@ -401,8 +401,8 @@ class Step(Checkpointed):
 
     def _train(self, entry: Entry, batch: Sequence[tuple[list[Any], list[Any]]]) -> dict[int, list[Any]]:
         """Runs all parts; for every output of the program what each run of its part gave."""
-        slots: dict[int | str, Any] = {**self._slots(entry)}
-        for held in self._state.values():
+        slots: dict[int | str, Any] = dict(self._slots(entry).items())
+        for held in (self._state[name] for name in entry.state_names()):
             held.shards = None if held.changed else held.shards  # nobody but the engine has it while it runs
         returned: dict[int, list[Any]] = {}
         done = Executed()
