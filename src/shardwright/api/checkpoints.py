@@ -24,6 +24,7 @@ from ..spec.sharding import ShardingSpec
 Place = tuple[str | int, ...]
 _GROUPS = ("optimizer", "param_groups")
 _COUNTS = ("steps", "skipped")
+_EXTRA = "extra"
 
 
 class Kept(Protocol):
@@ -58,7 +59,7 @@ class Checkpointed:
     def state_dict(self) -> dict[str, Any]:
         """The state: DTensors over the step's own shards where processes run, else copies as whole tensors.
 
-        ``torch.distributed.checkpoint`` saves it, and loads it onto any other mesh.
+        ``torch.distributed.checkpoint`` saves it, and loads it onto any other mesh.  Later steps do not change it.
         """
         self._check_state()
         engine, storage = self.engine, self._storage
@@ -93,20 +94,24 @@ class Checkpointed:
         mesh = storage.mesh_of(engine)
         for name, place in _once(places).items():
             kept = self._state[name]
-            kept.shards = storage.taken(engine, storage.copied(tensors[place]), kept.spec, mesh)
+            kept.shards = storage.taken(engine, tensors[place], self._layout(kept), kept.spec, mesh)
+            kept.changed = True  # to be written back by `sync`, whether steps change it or not
         self._loaded(counts, groups)
 
-    def save(self, path: str | PathLike[str]) -> None:
+    def save(self, path: str | PathLike[str], extra: Any = None) -> None:
         """Write a checkpoint: a folder of ``torch.distributed.checkpoint``; an earlier one of that path is replaced.
 
         It gets its name when all ranks have written their shards, so whenever this is cut off, the one before is there.
+        ``extra`` is what else the run needs, such as ``scheduler.state_dict()``: plain values, which `restore` returns.
         """
         where = self._storage.checkpoint_path(path)
-        self._storage.save(self.engine, self.state_dict(), where)
+        self._storage.check_plain(extra)
+        state = {**self.state_dict(), **({} if extra is None else {_EXTRA: (extra,)})}  # a tuple is saved whole
+        self._storage.save(self.engine, state, where)
         self.last_checkpoint = str(where)
 
-    def restore(self, path: str | PathLike[str], trusted: bool = False) -> None:
-        """Go on from a checkpoint, whatever the mesh that it was saved on.
+    def restore(self, path: str | PathLike[str], trusted: bool = False) -> Any:
+        """Go on from a checkpoint, whatever the mesh that it was saved on; returns what was saved as ``extra``.
 
         What is of another model or optimizer is refused by name, before anything is changed.  A file that names more
         than tensors and numbers is refused, too: it could run anything; ``trusted`` reads it as PyTorch does.
@@ -116,24 +121,29 @@ class Checkpointed:
         found = storage.opened(engine, where, trusted)
         places = self._places()
         self._check(places, found.types)
-        counts, groups = self._numbers(found.numbers())
+        numbers = found.numbers()
+        extra = numbers.pop((_EXTRA,), (None,))
+        counts, groups = self._numbers(numbers)
         found.examine(places)
-        mesh, targets = storage.mesh_of(engine), {}
-        for name, place in _once(places).items():
-            kept, dtype = self._state[name], self._type(self._state[name]).dtype
-            if kept.shards is None:
-                kept.shards = storage.empty(engine, kept.spec, kept.shape, dtype)
-            targets[place] = storage.target(engine, kept.shards, kept.spec, kept.shape, dtype, mesh)
+        mesh, once = storage.mesh_of(engine), _once(places)
+        targets, forms = {}, {}
         try:
+            for name, place in once.items():
+                kept, dtype = self._state[name], self._type(self._state[name]).dtype
+                forms[name] = form = self._layout(kept)
+                kept.shards = None  # old and new are never there in full at once
+                targets[place] = storage.target(engine, form, kept.spec, kept.shape, dtype, mesh)
             found.read(targets)
         except BaseException as error:
             self._failed = f"{type(error).__name__} while a checkpoint was read"
             raise
-        for name, place in _once(places).items():
+        for name, place in once.items():
             kept = self._state[name]
-            kept.shards = storage.taken(engine, targets.pop(place), kept.spec, mesh)
+            kept.shards = storage.filled(engine, targets.pop(place), forms[name], kept.spec, mesh)
+            kept.changed = True
         self._loaded(counts, groups)
         self.last_checkpoint = str(where)
+        return extra[0] if isinstance(extra, tuple) and extra else None
 
     # -- names ----------------------------------------------------------------------------------------------
 
@@ -147,6 +157,11 @@ class Checkpointed:
     def _type(self, kept: Kept) -> TensorType:
         graph = kept.source.graph
         return graph.type(graph.inputs[kept.source.data_count + kept.slot])
+
+    def _layout(self, kept: Kept) -> Any:
+        if kept.shards is not None:
+            return self._storage.layout(kept.shards)
+        return self._storage.empty(self.engine, kept.spec, kept.shape, self._type(kept).dtype)
 
     def _places(self) -> dict[Place, str]:
         """Where each piece of state stands; tied weights stand in several places."""
@@ -216,7 +231,7 @@ class Checkpointed:
         for name, kept in self._state.items():
             role, dtype = self._about(kept).role, self._type(kept).dtype
             if role == GRADIENT and kept.shards is None:
-                kept.shards = self._storage.empty(self.engine, kept.spec, kept.shape, dtype)
+                kept.shards = self._storage.empty(self.engine, kept.spec, kept.shape, dtype, zeros=True)
             elif role == OPTIMIZER and not kept.shape:
                 numbers[name] = float(self.engine.assemble(kept.shards, kept.spec, kept.shape))
         self.gradients, self._failed = {}, ""

@@ -216,6 +216,77 @@ def test_a_rate_that_is_a_tensor_stays_that_tensor(tmp_path: Path) -> None:
     assert rate == 0.125
 
 
+def test_what_is_frozen_is_restored_and_written_back(tmp_path: Path) -> None:
+    """Frozen weights and adapters: modules have what the checkpoint has after `sync`."""
+
+    class Frozen(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first.weight.requires_grad_(False)
+
+    step, other = made("dp=4", model=Frozen), made("tp=2", seed=3, model=Frozen)
+    trained(step, DATA[:2])
+    step.save(tmp_path / "c")
+    other.restore(tmp_path / "c")
+    trained(other, DATA[2:4])
+    trained(step, DATA[2:4])
+    other.sync()
+    model = other.source.roots[0][1]
+    assert torch.equal(model.first.weight, step.state_dict()["model"]["first.weight"])
+    torch.testing.assert_close(model.second.weight.detach(), step.state_dict()["model"]["second.weight"])
+
+
+def test_state_that_shares_memory_is_restored_apart(tmp_path: Path) -> None:
+    """Two buffers that a step leaves in one tensor, and that a checkpoint has in two."""
+
+    class Sharing(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(8, 4)
+            self.register_buffer("one", torch.zeros(4))
+            self.register_buffer("two", torch.zeros(4))
+
+        def forward(self, x: Any, y: Any) -> Any:
+            out = self.linear(x) + self.one + self.two
+            self.one = self.two = out.detach().mean(0)
+            return F.mse_loss(out, y)
+
+    torch.manual_seed(0)
+    net = Sharing()
+    net.one.fill_(1.0)
+    step = swt.train_step(net, optimizer=adamw(net.parameters()), batch=DATA[0], mesh="dp=2", recipe="dp", verify="off")
+    step.save(tmp_path / "apart")
+    apart = step.state_dict()
+    trained(step, DATA[:2])
+    together = step.state_dict()
+    step.restore(tmp_path / "apart")
+    equal(step.state_dict(), apart)
+    step.load_state_dict(together)
+    equal(step.state_dict(), together)
+
+
+def test_what_else_a_run_needs(tmp_path: Path) -> None:
+    step, other = made("dp=4"), made("dp=3", seed=2)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer_of(step), 0.1, total_steps=8)
+    for batch in DATA[:3]:
+        step(*batch)
+        scheduler.step()
+    with pytest.raises(CheckpointError, match="extra= of a checkpoint takes numbers"):
+        step.save(tmp_path / "c", extra={"model": step})
+    step.save(tmp_path / "c", extra={"scheduler": scheduler.state_dict(), "epoch": 2, "seen": {1: [2.5, "x"]}})
+    theirs = torch.optim.lr_scheduler.OneCycleLR(optimizer_of(other), 0.1, total_steps=8)
+    extra = other.restore(tmp_path / "c")
+    theirs.load_state_dict(extra["scheduler"])
+    assert (extra["epoch"], extra["seen"]) == (2, {1: [2.5, "x"]})
+    for batch in DATA[3:]:
+        torch.testing.assert_close(step(*batch), other(*batch))
+        scheduler.step()
+        theirs.step()
+        assert optimizer_of(step).param_groups[0]["lr"] == optimizer_of(other).param_groups[0]["lr"]
+    step.save(tmp_path / "c")
+    assert other.restore(tmp_path / "c") is None
+
+
 def test_skipped_steps_are_counted_on(tmp_path: Path) -> None:
     step = made("dp=4", on_nonfinite="skip")
     bad = (torch.full_like(DATA[0][0], torch.inf), DATA[0][1])

@@ -316,6 +316,20 @@ def test_parameters_that_are_trained_later_have_steps_of_their_own() -> None:
     assert counts[0] == counts[1] == [4.0, 8.0, 8.0, 8.0]
 
 
+def test_state_that_a_program_does_not_read_is_kept() -> None:
+    """The key of random numbers, while the model is in evaluation mode."""
+    torch.manual_seed(3)
+    model = Net(dropout=0.5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, y = batches(8)[0]
+    step = swt.train_step(model, optimizer=optimizer, batch=(x, y), mesh="dp=2", recipe="dp", verify="off")
+    for mode in (True, False, True):
+        model.train(mode)
+        step(x, y)
+    assert step._state["random"].shards[0][1] == 2
+    step.state_dict()
+
+
 def test_schedulers_see_the_optimizer_step() -> None:
     """They warn where they step before the optimizer; warnings are errors here."""
     model, optimizer, eager, theirs = pair()

@@ -71,11 +71,14 @@ class Parts:
         return on_dim(self.whole(value), 0, axes) if is_cut else self.whole(value)
 
     def cut(self, value: int, axes: Axes, lies: ShardingSpec | None = None) -> ShardingSpec:
-        """Cut along the first whole dim that divides; where there is none, along one that is cut already."""
+        """Cut along the first whole dim that divides.
+
+        A dim that is cut already is left so: cut once more, by axes that come before in the mesh, it would be in an
+        order that PyTorch's placements do not say.
+        """
         spec, shape = lies or self.whole(value), self.graph.type(value).shape
-        order = sorted(range(len(shape)), key=lambda d: (bool(spec.dims[d].axes), d))
-        for d in order if axes else ():
-            if divides(shape[d], (*spec.dims[d].axes, *axes)):
+        for d, size in enumerate(shape):
+            if not spec.dims[d].axes and divides(size, axes):
                 return on_dim(spec, d, axes)
         return spec
 

@@ -15,16 +15,18 @@ looked at first: PyTorch's metadata and numbers are Python's own serialised obje
 To extend: a class that a later PyTorch writes into its metadata is a line in `allowed`.
 """
 
-from .dtensors import assembled, copied, empty, mesh_of, placed, taken, target
+from .dtensors import assembled, empty, filled, layout, mesh_of, placed, taken, target
 from .folder import checkpoint_path
-from .storing import Opened, opened, save
+from .storing import Opened, check_plain, opened, save
 
 __all__ = [
     "Opened",
     "assembled",
+    "check_plain",
     "checkpoint_path",
-    "copied",
     "empty",
+    "filled",
+    "layout",
     "mesh_of",
     "opened",
     "placed",

@@ -50,27 +50,47 @@ def _dtensor(local: Any, spec: ShardingSpec, shape: Sequence[int], mesh: Any) ->
     )
 
 
-def empty(engine: Any, spec: ShardingSpec, shape: Sequence[int], dtype: str) -> Any:
-    """Memory for what the engine holds of a tensor, filled with zeros."""
+def empty(engine: Any, spec: ShardingSpec, shape: Sequence[int], dtype: str, zeros: bool = False) -> Any:
+    """Memory for what the engine holds of a tensor; without ``zeros`` only how it would be laid out."""
     kind = torch_dtype(dtype)
+
+    def make(position: int, device: Any) -> Any:
+        local = spec.local_shape(shape, position)
+        return torch.zeros(local, dtype=kind, device=device if zeros else "meta")
+
     if engine.name == "virtual":
-        return [torch.zeros(spec.local_shape(shape, position), dtype=kind) for position in engine.mesh]
-    return torch.zeros(spec.local_shape(shape, engine.position), dtype=kind, device=engine.device)
+        return [make(position, "cpu") for position in engine.mesh]
+    return make(engine.position, engine.device)
 
 
-def target(engine: Any, held: Any, spec: ShardingSpec, shape: Sequence[int], dtype: str, mesh: Any) -> Any:
-    """Where a checkpoint is read to: the shard itself, if placements say how it is cut, else memory beside it."""
+def layout(held: Any) -> Any:
+    """Sizes and strides of what an engine holds, without its memory: strides may decide the order of sums."""
+    if isinstance(held, list):
+        return [layout(part) for part in held]
+    return torch.empty_like(held, device="meta")
+
+
+def target(engine: Any, like: Any, spec: ShardingSpec, shape: Sequence[int], dtype: str, mesh: Any) -> Any:
+    """New memory for a checkpoint to be read to, laid out as ``like`` (see `layout`) if it becomes the shard."""
     if mesh is None:
-        one = held[0] if isinstance(held, list) else held
-        return torch.empty(tuple(shape), dtype=torch_dtype(dtype), device=one.device)
+        return torch.empty(tuple(shape), dtype=torch_dtype(dtype), device=getattr(engine, "device", "cpu"))
     to = placeable(spec)
-    return _dtensor(held if to == spec.closed() else empty(engine, to, shape, dtype), to, shape, mesh)
+    if to == spec.closed():
+        return _dtensor(torch.empty_like(like, device=engine.device), to, shape, mesh)
+    return _dtensor(empty(engine, to, shape, dtype, zeros=True), to, shape, mesh)
 
 
-def taken(engine: Any, tensor: Any, spec: ShardingSpec, mesh: Any) -> Any:
-    """What the engine holds of a tensor that `placed` or `target` made, or that all ranks have whole."""
+def filled(engine: Any, tensor: Any, like: Any, spec: ShardingSpec, mesh: Any) -> Any:
+    """What the engine holds of a tensor that `target` made and that was read since."""
+    if mesh is not None and placeable(spec) == spec.closed():
+        return tensor.to_local()
+    return taken(engine, tensor, like, spec, mesh)
+
+
+def taken(engine: Any, tensor: Any, like: Any, spec: ShardingSpec, mesh: Any) -> Any:
+    """What the engine holds of a DTensor, or of a whole tensor of all ranks: in new memory, laid out as ``like``."""
     if not isinstance(tensor, dtensor.DTensor):
-        return engine.scatter(tensor.detach(), spec)
+        return _laid_out(engine.scatter(tensor.detach(), spec), like)
     if mesh is None:
         raise CheckpointError(
             "a DTensor is given to a step that runs in one process",
@@ -85,12 +105,13 @@ def taken(engine: Any, tensor: Any, spec: ShardingSpec, mesh: Any) -> Any:
     to = placeable(spec)
     detached: Any = tensor.detach()
     local = detached.redistribute(mesh, to.to_placements(dtensor)).to_local()
-    return engine.move(local, to, spec, tensor.shape)
+    return _laid_out(engine.move(local, to, spec, tensor.shape), like)
 
 
-def copied(tensor: Any) -> Any:
-    """In memory of its own."""
-    return tensor.detach().clone()
+def _laid_out(held: Any, like: Any) -> Any:
+    if isinstance(held, list):
+        return [_laid_out(part, form) for part, form in zip(held, like, strict=True)]
+    return torch.empty_like(like, device=held.device).copy_(held)
 
 
 def assembled(engine: Any, held: Any, spec: ShardingSpec, shape: Sequence[int]) -> Any:

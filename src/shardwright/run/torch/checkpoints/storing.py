@@ -6,6 +6,7 @@ end too early, tensors that the files do not hold in full, and names that no che
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from math import prod
@@ -40,6 +41,20 @@ def save(engine: Any, tree: Mapping[str, Any], path: Path) -> None:
     _everywhere(engine, lambda: _check_shared(folder))
     _run(_dcp.save, engine, dict(tree), storage_writer=_dcp.FileSystemWriter(folder))
     _everywhere(engine, lambda: finish(path) if first else None)
+
+
+def check_plain(extra: Any) -> None:
+    """Refuse what could not be read again without trust."""
+    file = io.BytesIO()
+    try:
+        torch.save(extra, file)
+        file.seek(0)
+        torch.load(file, weights_only=True)
+    except Exception as error:
+        raise CheckpointError(
+            "extra= of a checkpoint takes numbers, texts, tensors, and dicts and lists of them",
+            rows=[("reason", str(error).splitlines()[0])],
+        ) from None
 
 
 def opened(engine: Any, path: Path, trusted: bool = False) -> Opened:
