@@ -403,14 +403,16 @@ class Numbers:
 def _computes(node: Any, kinds: list[Any], result: Any) -> Callable[..., float]:
     """An op on single numbers, with PyTorch."""
 
+    call: list[Any] = []
+    wanted = [None if kind is None else (kind.shape, torch_dtype(kind.dtype)) for kind in kinds]
+
     def run(*numbers: float) -> float:
         given = iter(numbers)
         with without_modes(), DisableTorchFunction(), torch.no_grad():
-            operands = [
-                None if kind is None else torch.full(kind.shape, next(given), dtype=torch_dtype(kind.dtype))
-                for kind in kinds
-            ]
-            return float(prepare(node.op, dict(node.attrs), [result])(operands)[0].item())
+            if not call:
+                call.append(prepare(node.op, dict(node.attrs), [result]))
+            operands = [None if kind is None else torch.full(kind[0], next(given), dtype=kind[1]) for kind in wanted]
+            return float(call[0](operands)[0].item())
 
     return run
 
