@@ -87,8 +87,7 @@ def main() -> None:
     tell(f"planned, proven and compiled in {time.perf_counter() - began:.1f} s\n{step.plan}")
     saved = Path(said.save) / "last" if said.save else None
     if said.resume and saved is not None and saved.exists():
-        step.restore(saved)
-        rates.last_epoch = step.steps  # the schedule goes on where it was
+        rates.load_state_dict(step.restore(saved))
         tell(f"goes on after step {step.steps}")
     held_out = sentences(said.batch, seed=-1).chunk(ranks)[rank]
     stream = batches(said.batch, rank, ranks, step.steps)
@@ -103,7 +102,7 @@ def main() -> None:
                 f"norm {float(step.grad_norm):.2f}, lr {rates.get_last_lr()[0]:.1e}"
             )
             if saved is not None:
-                step.save(saved)
+                step.save(saved, extra=rates.state_dict())
         if step.steps == 25:
             tell(step.compared())
     step.sync()  # the model has the trained parameters now, on every rank

@@ -25,13 +25,16 @@ def mesh_of(mesh: Any) -> DeviceMesh:
 
 def check_time_limit(time_limit: Any) -> None:
     """None, or seconds."""
-    if time_limit is None:
-        return
-    number = isinstance(time_limit, int | float) and not isinstance(time_limit, bool)
-    if not number or not 0 < time_limit < math.inf:
+    if time_limit is not None:
+        check_seconds(time_limit, "time_limit")
+
+
+def check_seconds(seconds: Any, name: str) -> None:
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not number or not 0 < seconds < math.inf:
         raise SpecError(
-            f"time_limit takes seconds, more than 0, not {time_limit!r}",
-            help="write time_limit=30 for half a minute, or leave it out",
+            f"{name} takes seconds, more than 0, not {seconds!r}",
+            help=f"write {name}=30 for half a minute, or leave it out",
         )
 
 

@@ -12,7 +12,7 @@ from ..plans.plan import read_plan
 from ..plans.requests import Request, requests_of
 from ..run.engine import engine_for, is_one_of_several
 from ..solve.planner import check_recipe, check_solver
-from .arguments import call_of, check_time_limit, mesh_of, step_form
+from .arguments import call_of, check_seconds, check_time_limit, mesh_of, step_form
 from .artefact import Plan
 from .batches import WHAT_DATA, Batches, Call, check_data, data_axes_of, one_batch
 from .deciding import Learning, decided, limit_requests, planner_of
@@ -155,6 +155,7 @@ def train_step(
     reduce_dtype: Any = None,
     on_nonfinite: str | None = None,
     init: str = "rank0",
+    timeout: float | None = None,
     specs: Mapping[str, Any] | None = None,
     in_specs: Sequence[Any] | Mapping[str, Any] | None = None,
     recipe: str | None = None,
@@ -176,7 +177,8 @@ def train_step(
     ``clip_grad_norm`` limits the norm of all gradients, which is ``step.grad_norm``; ``accumulate=n`` cuts a batch into
     n that run one after the other and add up to one update; ``autocast`` is the type that forward computes in.  With
     ``on_nonfinite`` the norm is looked at before the update: ``"raise"`` or ``"skip"`` the step.  ``init`` says where
-    the state comes from: ``"rank0"`` or, compared, ``"check"``.  All else is as for `shard_step`.
+    the state comes from: ``"rank0"`` or, compared, ``"check"``.  ``timeout``: seconds that ranks wait for one
+    that is in user code between steps, or in a step.  All else is as for `shard_step`.
     """
     wishes = Wishes(
         mesh, plan, specs, in_specs, recipe, constraints, memory, hardware, solver, time_limit, engine, verify
@@ -190,6 +192,9 @@ def train_step(
     on: Any = plan.data.mesh if plan is not None else mesh
     if data is None and (is_one_of_several() if engine is None else not _virtual(engine)):
         raise SpecError("train_step does not know what each rank gives: data= is missing", help=WHAT_DATA)
+    if timeout is not None:
+        check_seconds(timeout, "timeout")
+        engine = engine_for(on, framework, engine, timeout)
     if plan is not None and plan.source.form != form:
         raise SpecError(
             "the plan was made for another form of the step",

@@ -126,8 +126,11 @@ def engine_names() -> list[str]:
 _NO_ENGINES = ("engine", "runner", "lifetimes", "calibrate")
 
 
-def engine_for(mesh: Any, framework: Framework, engine: Any = None) -> Engine:
-    """An engine, by its name or as it is; None takes processes where this is one of several."""
+def engine_for(mesh: Any, framework: Framework, engine: Any = None, timeout: float | None = None) -> Engine:
+    """An engine, by its name or as it is; None takes processes where this is one of several.
+
+    ``timeout``: seconds that ranks wait for each other, where there are several and the engine is made here.
+    """
     if engine is None:
         processes = framework.processes
         engine = processes if processes is not None and is_one_of_several() else "virtual"
@@ -144,7 +147,8 @@ def engine_for(mesh: Any, framework: Framework, engine: Any = None) -> Engine:
         raise SpecError(
             f"no engine is called {engine!r}", rows=[("known", ", ".join(names))], help=near_misses(engine, names)
         )
-    return _module(engine).make(mesh, framework)  # type: ignore[no-any-return]
+    options = {} if timeout is None or engine != framework.processes else {"timeout": timeout}
+    return _module(engine).make(mesh, framework, **options)  # type: ignore[no-any-return]
 
 
 def _module(name: str) -> Any:

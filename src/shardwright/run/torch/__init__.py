@@ -43,8 +43,8 @@ from .engine import CompiledRank, TorchEngine, share
 from .groups import Group, NamedGroups, ProcessGroups
 
 
-def make(mesh: Any, framework: Framework) -> TorchEngine:
-    return TorchEngine(mesh)
+def make(mesh: Any, framework: Framework, timeout: float | None = None) -> TorchEngine:
+    return TorchEngine(mesh, timeout=timeout)
 
 
 def scatter(tensor: Any, spec: ShardingSpec) -> list[Any]:
