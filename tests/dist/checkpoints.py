@@ -147,7 +147,7 @@ def refused(path: Path) -> None:
             assert says in str(error), error
         else:
             raise AssertionError("loaded")
-    step = made("dp=2, tp=2")
+    step, elsewhere = made("dp=2, tp=2"), made("dp=4").state_dict()
     marker = path.with_name("it ran")
     if dist.get_rank() == 0:
         (bad := path.with_name("bad")).mkdir()
@@ -164,6 +164,7 @@ def refused(path: Path) -> None:
         (step.restore, path.with_name("bad"), "posix.system"),
         (step.save, path.with_name(f"rank {dist.get_rank()}"), "different paths"),
         (step.save, path.with_suffix(".whole"), "a file is where"),
+        (step.load_state_dict, elsewhere, "a DTensor of another mesh"),
     ):
         try:
             call(wrong)

@@ -92,9 +92,10 @@ class Checkpointed:
         counts, groups = self._numbers(rest)
         engine, storage = self.engine, self._storage
         mesh = storage.mesh_of(engine)
+        storage.check_given(engine, tensors.values(), mesh)
         for name, place in _once(places).items():
             kept = self._state[name]
-            kept.shards = storage.taken(engine, tensors[place], self._layout(kept), kept.spec, mesh)
+            kept.shards = storage.taken(engine, tensors[place], self._form(kept), kept.spec, mesh)
             kept.changed = True  # to be written back by `sync`, whether steps change it or not
         self._loaded(counts, groups)
 
@@ -129,10 +130,10 @@ class Checkpointed:
         targets, forms = {}, {}
         try:
             for name, place in once.items():
-                kept, dtype = self._state[name], self._type(self._state[name]).dtype
-                forms[name] = form = self._layout(kept)
+                kept = self._state[name]
+                forms[name] = form = self._form(kept)
                 kept.shards = None  # old and new are never there in full at once
-                targets[place] = storage.target(engine, form, kept.spec, kept.shape, dtype, mesh)
+                targets[place] = storage.target(engine, form, kept.spec, kept.shape, mesh)
             found.read(targets)
         except BaseException as error:
             self._failed = f"{type(error).__name__} while a checkpoint was read"
@@ -158,10 +159,10 @@ class Checkpointed:
         graph = kept.source.graph
         return graph.type(graph.inputs[kept.source.data_count + kept.slot])
 
-    def _layout(self, kept: Kept) -> Any:
+    def _form(self, kept: Kept) -> Any:
         if kept.shards is not None:
-            return self._storage.layout(kept.shards)
-        return self._storage.empty(self.engine, kept.spec, kept.shape, self._type(kept).dtype)
+            return self._storage.form(kept.shards)
+        return self._storage.form_of(self.engine, kept.spec, kept.source.read(kept.slot), kept.shape)
 
     def _places(self) -> dict[Place, str]:
         """Where each piece of state stands; tied weights stand in several places."""
@@ -229,9 +230,9 @@ class Checkpointed:
         """The shards are there: whatever follows from them."""
         numbers: dict[str, float] = {}
         for name, kept in self._state.items():
-            role, dtype = self._about(kept).role, self._type(kept).dtype
+            role = self._about(kept).role
             if role == GRADIENT and kept.shards is None:
-                kept.shards = self._storage.empty(self.engine, kept.spec, kept.shape, dtype, zeros=True)
+                kept.shards = self._storage.zeros(self._form(kept))
             elif role == OPTIMIZER and not kept.shape:
                 numbers[name] = float(self.engine.assemble(kept.shards, kept.spec, kept.shape))
         self.gradients, self._failed = {}, ""

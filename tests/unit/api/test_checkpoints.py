@@ -13,6 +13,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 import torch.nn.functional as F
 
+import shardwright as sw
 import shardwright.torch as swt
 from shardwright.errors import CheckpointError, ShardwrightError, SpecError
 from shardwright.run.torch.checkpoints import folder, storing
@@ -285,6 +286,25 @@ def test_what_else_a_run_needs(tmp_path: Path) -> None:
         assert optimizer_of(step).param_groups[0]["lr"] == optimizer_of(other).param_groups[0]["lr"]
     step.save(tmp_path / "c")
     assert other.restore(tmp_path / "c") is None
+
+
+def test_steps_of_every_maker_save(tmp_path: Path) -> None:
+    """Of a plan, and one that has no optimizer."""
+    torch.manual_seed(0)
+    net = Net()
+    plan = sw.plan(net, *DATA[0], mesh="dp=2", recipe="zero3", optimizer=adamw(net.parameters()), verify="off")
+    planned, other = plan.step(), made("dp=4", seed=2)
+    trained(planned, DATA[:2])
+    planned.save(tmp_path / "c")
+    other.restore(tmp_path / "c")
+    equal(planned.state_dict(), other.state_dict())
+    alone = swt.shard_step(torch.nn.Linear(8, 4), DATA[0][0], loss=torch.sum, mesh="dp=2", recipe="dp", verify="off")
+    alone(DATA[0][0])
+    alone.save(tmp_path / "d")
+    assert alone.state_dict().keys() == {"model", "step"}
+    alone.restore(tmp_path / "d")
+    with pytest.raises(CheckpointError, match=r"not here +model\.bias, model\.weight"):
+        other.restore(tmp_path / "d")
 
 
 def test_skipped_steps_are_counted_on(tmp_path: Path) -> None:

@@ -15,22 +15,24 @@ looked at first: PyTorch's metadata and numbers are Python's own serialised obje
 To extend: a class that a later PyTorch writes into its metadata is a line in `allowed`.
 """
 
-from .dtensors import assembled, empty, filled, layout, mesh_of, placed, taken, target
+from .dtensors import assembled, check_given, filled, form, form_of, mesh_of, placed, taken, target, zeros
 from .folder import checkpoint_path
 from .storing import Opened, check_plain, opened, save
 
 __all__ = [
     "Opened",
     "assembled",
+    "check_given",
     "check_plain",
     "checkpoint_path",
-    "empty",
     "filled",
-    "layout",
+    "form",
+    "form_of",
     "mesh_of",
     "opened",
     "placed",
     "save",
     "taken",
     "target",
+    "zeros",
 ]

@@ -6,7 +6,8 @@ for, is brought into the nearest sharding that they can, and back.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +15,6 @@ import torch.distributed.tensor as dtensor
 from torch.distributed.device_mesh import DeviceMesh as TorchMesh
 
 from ....errors import CheckpointError
-from ....frontends.torch import torch_dtype
 from ....spec.interop import placeable
 from ....spec.sharding import ShardingSpec
 from ..groups import ProcessGroups, ranks_along
@@ -50,68 +50,86 @@ def _dtensor(local: Any, spec: ShardingSpec, shape: Sequence[int], mesh: Any) ->
     )
 
 
-def empty(engine: Any, spec: ShardingSpec, shape: Sequence[int], dtype: str, zeros: bool = False) -> Any:
-    """Memory for what the engine holds of a tensor; without ``zeros`` only how it would be laid out."""
-    kind = torch_dtype(dtype)
+@dataclass(frozen=True)
+class Form:
+    """Of a shard: sizes, strides and device, without its memory.  Strides may decide the order of sums."""
 
-    def make(position: int, device: Any) -> Any:
-        local = spec.local_shape(shape, position)
-        return torch.zeros(local, dtype=kind, device=device if zeros else "meta")
+    meta: Any
+    device: Any
 
-    if engine.name == "virtual":
-        return [make(position, "cpu") for position in engine.mesh]
-    return make(engine.position, engine.device)
+    def memory(self) -> Any:
+        return torch.empty_like(self.meta, device=self.device)
 
 
-def layout(held: Any) -> Any:
-    """Sizes and strides of what an engine holds, without its memory: strides may decide the order of sums."""
+def form(held: Any) -> Any:
+    """Of what an engine holds: one, or a list of them."""
     if isinstance(held, list):
-        return [layout(part) for part in held]
-    return torch.empty_like(held, device="meta")
+        return [form(part) for part in held]
+    return Form(torch.empty_like(held, device="meta"), held.device)
 
 
-def target(engine: Any, like: Any, spec: ShardingSpec, shape: Sequence[int], dtype: str, mesh: Any) -> Any:
-    """New memory for a checkpoint to be read to, laid out as ``like`` (see `layout`) if it becomes the shard."""
+def form_of(engine: Any, spec: ShardingSpec, like: Any, shape: Sequence[int]) -> Any:
+    """Of what an engine would hold of a tensor; ``like`` is one of its type, where it is to be in one process."""
+
+    def made(position: int) -> Form:
+        meta = torch.empty(spec.local_shape(shape, position), dtype=like.dtype, device="meta")
+        return Form(meta, getattr(engine, "device", like.device))
+
+    return [made(position) for position in engine.mesh] if engine.name == "virtual" else made(engine.position)
+
+
+def zeros(form: Any) -> Any:
+    return [zeros(part) for part in form] if isinstance(form, list) else form.memory().zero_()
+
+
+def target(engine: Any, form: Any, spec: ShardingSpec, shape: Sequence[int], mesh: Any) -> Any:
+    """New memory for a checkpoint to be read to: the shard to be, where placements say how it is cut."""
+    one = form[0] if isinstance(form, list) else form
     if mesh is None:
-        return torch.empty(tuple(shape), dtype=torch_dtype(dtype), device=getattr(engine, "device", "cpu"))
+        return torch.empty(tuple(shape), dtype=one.meta.dtype, device=one.device)
     to = placeable(spec)
-    if to == spec.closed():
-        return _dtensor(torch.empty_like(like, device=engine.device), to, shape, mesh)
-    return _dtensor(empty(engine, to, shape, dtype, zeros=True), to, shape, mesh)
+    made = form if to == spec.closed() else form_of(engine, to, one.meta, shape)
+    return _dtensor(made.memory(), to, shape, mesh)
 
 
-def filled(engine: Any, tensor: Any, like: Any, spec: ShardingSpec, mesh: Any) -> Any:
+def filled(engine: Any, tensor: Any, form: Any, spec: ShardingSpec, mesh: Any) -> Any:
     """What the engine holds of a tensor that `target` made and that was read since."""
     if mesh is not None and placeable(spec) == spec.closed():
         return tensor.to_local()
-    return taken(engine, tensor, like, spec, mesh)
+    return taken(engine, tensor, form, spec, mesh)
 
 
-def taken(engine: Any, tensor: Any, like: Any, spec: ShardingSpec, mesh: Any) -> Any:
-    """What the engine holds of a DTensor, or of a whole tensor of all ranks: in new memory, laid out as ``like``."""
-    if not isinstance(tensor, dtensor.DTensor):
-        return _laid_out(engine.scatter(tensor.detach(), spec), like)
-    if mesh is None:
-        raise CheckpointError(
-            "a DTensor is given to a step that runs in one process",
-            help="give whole tensors (step.full_state_dict()), or go by a file: step.save and step.restore",
-        )
-    if tensor.device_mesh != mesh:
+def check_given(engine: Any, tensors: Iterable[Any], mesh: Any) -> None:
+    """Refuse what `taken` cannot take."""
+    for tensor in tensors:
+        if not isinstance(tensor, dtensor.DTensor) or tensor.device_mesh == mesh:
+            continue
+        here = "one process" if mesh is None else str(engine.mesh)
         raise CheckpointError(
             "a DTensor of another mesh is given",
-            rows=[("step", str(engine.mesh)), ("tensor", str(tensor.device_mesh))],
-            help="go from mesh to mesh by a file: step.save and step.restore",
+            rows=[("step", here), ("tensor", str(tensor.device_mesh))],
+            help="give whole tensors (step.full_state_dict()), or go by a file: step.save and step.restore",
         )
+
+
+def taken(engine: Any, tensor: Any, form: Any, spec: ShardingSpec, mesh: Any) -> Any:
+    """What the engine holds of a DTensor, or of a whole tensor of all ranks: in new memory of this form."""
+    if not isinstance(tensor, dtensor.DTensor):
+        return _laid_out(engine.scatter(tensor.detach(), spec), form)
     to = placeable(spec)
     detached: Any = tensor.detach()
     local = detached.redistribute(mesh, to.to_placements(dtensor)).to_local()
-    return _laid_out(engine.move(local, to, spec, tensor.shape), like)
+    return _laid_out(engine.move(local, to, spec, tensor.shape), form)
 
 
-def _laid_out(held: Any, like: Any) -> Any:
-    if isinstance(held, list):
-        return [_laid_out(part, form) for part, form in zip(held, like, strict=True)]
-    return torch.empty_like(like, device=held.device).copy_(held)
+def _laid_out(held: Any, form: Any) -> Any:
+    if not isinstance(held, list):
+        return form.memory().copy_(held)
+    made: dict[int, Any] = {}  # devices that hold the same whole tensor hold it once
+    for part, own in zip(held, form, strict=True):
+        if id(part) not in made:
+            made[id(part)] = own.memory().copy_(part)
+    return [made[id(part)] for part in held]
 
 
 def assembled(engine: Any, held: Any, spec: ShardingSpec, shape: Sequence[int]) -> Any:

@@ -56,6 +56,7 @@ def prepare(path: Path) -> Path:
 def finish(path: Path) -> None:
     """What was written becomes the checkpoint."""
     previous = previous_path(path)
+    _synced(saving_path(path))
     if path.exists():
         _remove(previous)
         path.rename(previous)

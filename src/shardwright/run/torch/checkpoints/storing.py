@@ -7,8 +7,10 @@ end too early, tensors that the files do not hold in full, and names that no che
 from __future__ import annotations
 
 import io
+import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from math import prod
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,12 +23,17 @@ from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, Tenso
 from ....errors import CheckpointError, RankError, ShardwrightError
 from ....frontends.torch import dtype_name
 from ....ir.graph import TensorType
+from ..groups import world
 from .allowed import TRUST, read_metadata
 from .dtensors import has_ranks
 from .folder import existing, finish, prepare, saving_path
 
 _dcp: Any = dcp  # untyped in part
 _distributed: Any = dist
+PATIENCE = timedelta(hours=6)
+"""How long ranks wait for the one that reads or writes longest."""
+SEEN_AFTER = 10.0
+"""Seconds until a folder that another machine made is seen, on file systems that look late."""
 T = TypeVar("T")
 Place = tuple[str | int, ...]
 """Where in nested containers something stands."""
@@ -185,8 +192,17 @@ class _Piece:
 # -- all ranks ----------------------------------------------------------------------------------------------
 
 
+_made: dict[tuple[int, tuple[int, ...]], Any] = {}
+
+
 def _group(engine: Any) -> Any:
-    return engine.groups.process_group(engine.mesh.device_ids)
+    """Of all ranks, on the host, and patient: one that writes long is no fault, and the watch sees one that is gone."""
+    ranks = tuple(sorted(engine.mesh.device_ids))
+    if (world(), ranks) not in _made:
+        _made[world(), ranks] = dist.new_group(
+            list(ranks), timeout=PATIENCE, backend="gloo", use_local_synchronization=True
+        )
+    return _made[world(), ranks]
 
 
 def _run(call: Callable[..., None], engine: Any, tree: dict[str, Any], **storage: Any) -> None:
@@ -243,6 +259,9 @@ def _check_same_path(engine: Any, path: Path) -> None:
 
 
 def _check_shared(folder: Path) -> None:
+    end = time.monotonic() + SEEN_AFTER
+    while not folder.is_dir() and time.monotonic() < end:
+        time.sleep(0.1)
     if not folder.is_dir():
         raise ShardwrightError(
             "this rank does not see the folder that rank 0 made", rows=[("folder", str(folder))],
