@@ -173,6 +173,8 @@ def main() -> None:
     if "own group" in sys.argv:
         dist.init_process_group("gloo")
     else:
+        if KIND == "start":
+            say_when()
         TorchEngine()
     (training if KIND in TRAINING else steps)()
     if KIND not in ("short", "skip alone"):  # these are noticed at the end
