@@ -58,7 +58,7 @@ class Case:
 _DIED = r"rank {} died: its process \d+ is gone"
 _UNLIKE = r"rank 1 would not do the same as the others"
 _QUICK = {"SHARDWRIGHT_TIMEOUT": "4"}
-_TWICE = r"rank 1 is there twice, as processes \d+ and \d+|two processes are rank 1|rank 0 cannot open port"
+_TWICE = r"rank 1 is there twice, as|two processes are rank 1|rank 0 cannot open port|a rank is gone while"
 
 CASES = (
     Case("kill at start", r"rank 1 of 2 did not start", "fault"),
@@ -88,12 +88,12 @@ CASES = (
     Case("skipped step", r"rank 1 has other inputs than rank 0 in step 4", kind="skip"),
     Case("skipped step, no collectives", r"rank 1 has other inputs than rank 0 in step 4", kind="skip alone"),
     Case("rank 1 missing", r"rank 1 of 2 did not start within \d+ s", bare=True, promised=60 + SOON, short=_QUICK,
-         kind="idle", how={"missing": [1]}),
+         kind="start", how={"missing": [1]}),
     Case("rank 0 missing", r"rank 0 is missing: nobody answers at 127.0.0.1:\d+ within \d+ s", bare=True, rank=-1,
-         promised=60 + SOON, short=_QUICK, kind="idle", how={"missing": [0]}),
+         promised=60 + SOON, short=_QUICK, kind="start", how={"missing": [0]}),
     Case("Ctrl-C", r"rank \d was interrupted \(Ctrl-C\)|KeyboardInterrupt", kind="run", bare=True, ranks=3,
          how={"interrupt": True}),
     Case("Ctrl-C to torchrun", r"rank \d was interrupted \(Ctrl-C\)|KeyboardInterrupt", kind="run",
          how={"interrupt": True}),
 )  # fmt: skip
-TWO_JOBS = Case("two jobs on one port", _TWICE, kind="run", bare=True, how={"jobs": 2})
+TWO_JOBS = Case("two jobs on one port", _TWICE, kind="start", bare=True, how={"jobs": 2})

@@ -115,7 +115,7 @@ class Model(torch.nn.Module):
 
 
 def training() -> None:
-    """A training step; what ranks train with is told by hand."""
+    """A training step, which tells the other ranks what it trains with."""
     torch.manual_seed(5 if KIND == "seed" and ODD else 3)
     model = Model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -124,17 +124,14 @@ def training() -> None:
     loader = torch.utils.data.DataLoader(data, 8, shuffle=True, generator=torch.Generator().manual_seed(seed))
     batches = [batch for (batch,) in loader]
     alone = KIND == "skip alone"  # no collective would notice
-    step = swt.shard_step(model, batches[0], mesh={"dp": dist.get_world_size()}, optimizer=optimizer,
-                          specs={"x": "[_, _]" if alone else "[dp, _]"})  # fmt: skip
-    engine = step.engine
-    contract = text_digest(program_digest(step.program))
     if KIND == "seed":
         say_when()
-        state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-        engine.check_equal(list(state.values()), list(state))
+    step = swt.train_step(
+        model, optimizer=optimizer, batch=(batches[0],), mesh={"dp": dist.get_world_size()},
+        specs={"x": "[_, _]" if alone else "[dp, _]"}, data="local" if KIND == "data" else "global",
+        init="check" if KIND == "seed" else "rank0",
+    )  # fmt: skip
     count = 8 if KIND in ("short", "skip alone") else 10**9
-    like = [engine.rank] if KIND == "data" else None
-    done = 0
     for n in range(count):
         batch = batches[n % len(batches)]
         if n == 3:
@@ -147,9 +144,6 @@ def training() -> None:
                 batch = batch + 1e-3
             if KIND in ("skip", "skip alone"):
                 continue
-        done += 1
-        options = {name: value for name, value in optimizer.param_groups[0].items() if name != "params"}
-        engine.agree(Facts(done, text_digest(str(options)), contract, inputs_digest([batch])), like)
         step(batch)
         if KIND == "data" and n == 50:
             print("went on", flush=True)
@@ -173,6 +167,8 @@ def main() -> None:
     if "own group" in sys.argv:
         dist.init_process_group("gloo")
     else:
+        if KIND == "start":
+            say_when()
         TorchEngine()
     (training if KIND in TRAINING else steps)()
     if KIND not in ("short", "skip alone"):  # these are noticed at the end

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from ..errors import CheckpointError
 from ..frontends.base import BUFFER, GRADIENT, OPTIMIZER, PARAMETER, Input, Source
 from ..ir.graph import TensorType
-from ..run.engine import Engine, checkpoints_of
+from ..run.engine import Engine, checkpoints_of, phase_of
 from ..spec.sharding import ShardingSpec
 
 Place = tuple[str | int, ...]
@@ -108,7 +108,8 @@ class Checkpointed:
         where = self._storage.checkpoint_path(path)
         self._storage.check_plain(extra)
         state = {**self.state_dict(), **({} if extra is None else {_EXTRA: (extra,)})}  # a tuple is saved whole
-        self._storage.save(self.engine, state, where)
+        with phase_of(self.engine, "saving"):
+            self._storage.save(self.engine, state, where)
         self.last_checkpoint = str(where)
 
     def restore(self, path: str | PathLike[str], trusted: bool = False) -> Any:
@@ -134,7 +135,8 @@ class Checkpointed:
                 forms[name] = form = self._form(kept)
                 kept.shards = None  # old and new are never there in full at once
                 targets[place] = storage.target(engine, form, kept.spec, kept.shape, mesh)
-            found.read(targets)
+            with phase_of(self.engine, "loading"):
+                found.read(targets)
         except BaseException as error:
             self._failed = f"{type(error).__name__} while a checkpoint was read"
             raise

@@ -99,9 +99,8 @@ class Step(Checkpointed):
         if example is not None:
             self._entries[self._signature(example)] = self._last
         self._state: dict[str, Held] = {}
-        self._failed = ""
+        self._failed, self._starts = "", True
         self.load()
-        self._take_options(self._last)
 
     # -- what it is -----------------------------------------------------------------------------------------
 
@@ -167,21 +166,26 @@ class Step(Checkpointed):
     def load(self) -> None:
         """Take the state anew from the modules and optimizers, where it is as of the last `sync`."""
         self._state, self.gradients, self._failed = {}, {}, ""
-        self._take_state(self._last)
+        self._take_state(self._last, self._last.options if self._starts else ())
+        self._starts = False
 
-    def _take_state(self, entry: Entry) -> None:
-        """What this entry reads and nobody holds yet, from where it was captured."""
+    def _take_state(self, entry: Entry, options: Sequence[int] = ()) -> None:
+        """What this entry reads and nobody holds yet, from where it was captured; ranks take ``options`` of rank 0."""
         missing = [(name, slot) for name, slot in entry.state_names().items() if name not in self._state]
         missing += [("", slot) for slot in entry.consts if slot not in entry.loaded]
-        specs = [entry.specs[entry.data + slot] for _, slot in missing]
         if not missing and self._state:
             return
+        missing += [("", slot) for slot in options]
+        specs = [entry.specs[entry.data + slot] for _, slot in missing]
         arrays = [(entry.names[slot], entry.source.read(slot)) for _, slot in missing]
         loaded = self._load_arrays(arrays, specs)
         for (name, slot), shards, spec in zip(missing, loaded, specs):
             if name:
                 shape = entry.type(slot).shape
                 self._state[name] = Held(shards, spec, shape, entry.source, slot, slot in entry.changed)
+            elif slot in options:
+                if self.engine.name != "virtual" and self.engine.mesh.size > 1:
+                    entry.source.write(slot, shards)
             else:
                 entry.loaded[slot] = shards
 
@@ -197,21 +201,13 @@ class Step(Checkpointed):
         found: list[Any] = engine.load_from_rank0(wholes, specs, names)
         return found
 
-    def _take_options(self, entry: Entry) -> None:
-        """Ranks begin with the options of rank 0."""
-        specs = [entry.specs[entry.data + slot] for slot in entry.options]
-        read = [(entry.names[slot], entry.source.read(slot)) for slot in entry.options]
-        if self.engine.name != "virtual" and self.engine.mesh.size > 1:
-            for slot, number in zip(entry.options, self._load_arrays(read, specs)):
-                entry.source.write(slot, number)
-
     def _agree(self, entry: Entry, given: Sequence[Any]) -> None:
         """Tell the other ranks what this one is about to train with; they tell who differs."""
         engine: Any = self.engine
         if hasattr(engine, "agree_on"):
             options = [float(entry.source.read(slot)) for slot in entry.options]
             like = self.batches.like()
-            engine.agree_on(self.measured.calls, str(options), f"{self.batches.data} {entry.digest}", given, like)
+            engine.agree_on(self.measured.calls + 1, str(options), f"{self.batches.data} {entry.digest}", given, like)
 
     def sync(self) -> None:
         """Write parameters, buffers, optimizer state and gradients back to where they were captured from."""

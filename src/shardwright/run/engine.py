@@ -25,6 +25,7 @@ import pkgutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -165,6 +166,12 @@ def share_between_processes(make: Callable[[], str], mesh: DeviceMesh, processes
         return None
     found: str | None = _module(processes).share(make, mesh.size, what)
     return found
+
+
+def phase_of(engine: Engine, name: str) -> AbstractContextManager[None]:
+    """Work that may last while others wait, such as saving; an engine of several processes tells them."""
+    phase = getattr(engine, "phase", None)
+    return nullcontext() if phase is None else phase(name)  # type: ignore[no-any-return]
 
 
 def checkpoints_of(framework: Framework) -> Any:

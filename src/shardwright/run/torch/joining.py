@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import threading
 import time
 from collections import Counter
@@ -30,6 +31,7 @@ from .waiting import Limits
 
 _distributed: Any = dist  # untyped in part
 _NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_READING = 0.5  # seconds in which others can read, of the rank that holds the store, why it goes
 _JOBS = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
 WATCHED = "shardwright/{}"
 """Where the watches of the n-th default group write, in the store that all ranks share."""
@@ -51,10 +53,17 @@ def join_others(limits: Limits) -> None:
         raise MeshError(f"RANK is {rank}, WORLD_SIZE {world}", help="ranks count from 0 to WORLD_SIZE - 1")
     meeting = _Meeting(rank, world, os.environ["MASTER_ADDR"], port, limits.step)
     store = meeting.hold()
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
-        store=store, rank=rank, world_size=world, timeout=timedelta(seconds=max(limits.user, 1)),
-    )  # fmt: skip
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    try:
+        dist.init_process_group(
+            backend, store=store, rank=rank, world_size=world, timeout=timedelta(seconds=max(limits.user, 1))
+        )
+    except RuntimeError as error:
+        raise RankError(
+            f"a rank is gone while ranks 0 to {world - 1} come together at {meeting.place}",
+            rows=[("seen by", f"rank {rank}"), ("PyTorch", str(error).splitlines()[0])],
+            help="the first rank that failed says why; give every job a MASTER_PORT of its own",
+        ) from error
     _joined[world_number()] = store
 
 
@@ -97,6 +106,7 @@ class _Meeting:
                 self._register(base, store)
                 self._wait(store, missing)
             except ShardwrightError:
+                time.sleep(_READING if self.rank == 0 and not self.by_agent else 0.0)
                 raise
             except RuntimeError as error:  # of the connection
                 raise RankError(
@@ -106,23 +116,40 @@ class _Meeting:
 
     def _store(self) -> Any:
         mine = self.rank == 0 and not self.by_agent
+        if not mine:
+            self._reach()
         try:
             return _distributed.TCPStore(
                 self.address, self.port, self.world, mine, timedelta(seconds=max(self.seconds, 1)),
                 wait_for_workers=False, multi_tenant=True,
             )  # fmt: skip
         except RuntimeError as error:
-            if mine:
-                raise RankError(
-                    f"rank 0 cannot open port {self.port}: another job uses it, or another process is rank 0, too",
-                    rows=[("store", self.place), ("PyTorch", str(error).splitlines()[0])],
-                    help="give every job a MASTER_PORT of its own",
-                ) from None
+            if not mine:
+                raise self._nobody() from None
             raise RankError(
-                f"rank 0 is missing: nobody answers at {self.place} within {self.seconds:g} s",
-                rows=[("here", f"rank {self.rank} of {self.world}")],
-                help="start RANK 0 with the same MASTER_ADDR and MASTER_PORT; SHARDWRIGHT_TIMEOUT allows more time",
+                f"rank 0 cannot open port {self.port}: another job uses it, or another process is rank 0, too",
+                rows=[("store", self.place), ("PyTorch", str(error).splitlines()[0])],
+                help="give every job a MASTER_PORT of its own",
             ) from None
+
+    def _reach(self) -> None:
+        """Wait until somebody listens; PyTorch's own waiting takes up to three times as long as it is told to."""
+        end = time.monotonic() + self.seconds
+        while True:
+            try:
+                with socket.create_connection((self.address, self.port), timeout=5.0):
+                    return
+            except OSError:
+                if time.monotonic() > end:
+                    raise self._nobody() from None
+                time.sleep(0.1)
+
+    def _nobody(self) -> RankError:
+        return RankError(
+            f"rank 0 is missing: nobody answers at {self.place} within {self.seconds:g} s",
+            rows=[("here", f"rank {self.rank} of {self.world}")],
+            help="start RANK 0 with the same MASTER_ADDR and MASTER_PORT; SHARDWRIGHT_TIMEOUT allows more time",
+        )
 
     def _register(self, base: Any, store: Any) -> None:
         """Nobody else may be this rank, and rank 0 has to be of the same job."""
@@ -162,7 +189,6 @@ class _Meeting:
             if time.monotonic() > end:
                 error = self._waiting(missing)
                 store.compare_set("failed", "", str(error.args[0]).splitlines()[0])
-                time.sleep(0.5 if self.rank == 0 else 0.0)  # the others read it here
                 raise error
             time.sleep(pause)
             pause = min(0.1, pause * 1.5)
