@@ -171,7 +171,7 @@ def share_between_processes(make: Callable[[], str], mesh: DeviceMesh, processes
 def phase_of(engine: Engine, name: str) -> AbstractContextManager[None]:
     """Work that may last while others wait, such as saving; an engine of several processes tells them."""
     phase = getattr(engine, "phase", None)
-    return nullcontext() if phase is None else phase(name)  # type: ignore[no-any-return]
+    return nullcontext() if phase is None else phase(name)
 
 
 def checkpoints_of(framework: Framework) -> Any:
