@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from faults import renamed, with_instr, with_value
+from program_faults import renamed, with_instr, with_value
 
 from shardwright.ir.program import Instr, Local, Program
 from shardwright.spec.axes import Axes

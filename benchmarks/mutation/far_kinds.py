@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from faults import with_attr
+from program_faults import with_attr
 
 import shardwright as sw
 from mutation.editing import after, before_reader, floats, fresh, specced, without_notes

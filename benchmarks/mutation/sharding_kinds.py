@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-import faults
-from faults import others, over, renamed, reordered, with_attr, with_instr, with_spec
+import program_faults as faults
+from program_faults import others, over, renamed, reordered, with_attr, with_instr, with_spec
 
 from mutation.editing import KINDS, Kind, after, fresh, is_torch, kind, specced
 from shardwright.ir.program import Instr, Program

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import inf, nan
 from typing import Any
 
-from faults import over, renamed, with_attr, with_instr
+from program_faults import over, renamed, with_attr, with_instr
 
 from mutation.editing import FLOATS, after, before_reader, cast_to, floats, fresh, is_torch, kind, made, scaled
 from shardwright.ir.program import Instr, Program

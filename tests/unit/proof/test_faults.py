@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from faults import FAULTS
 from planned import Case, cases
+from program_faults import FAULTS
 
 from shardwright.errors import VerifyError
 from shardwright.ir.graph import Graph

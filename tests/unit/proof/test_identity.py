@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from faults import with_attr, with_instr, with_spec
 from planned import embedding, mlp, moved, ops, plan, reduced, softmax, update
+from program_faults import with_attr, with_instr, with_spec
 from random_programs import random_case
 
 from shardwright.errors import VerifyError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from faults import FAULTS
 from planned import Case, cases, mlp, plan, softmax
+from program_faults import FAULTS
 from random_programs import random_case
 
 from shardwright.errors import ShardwrightError, VerifyError
