@@ -132,12 +132,16 @@ def test_stopping_and_going_on_changes_nothing(mesh: str, form: Any, tmp_path: P
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: Any) -> tuple[Path, dict[str, Any]]:
     """A checkpoint of a step on four devices, and its state."""
+    before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
-    path = tmp_path_factory.mktemp("saved") / "run" / "3"
-    step = made("dp=4")
-    trained(step, DATA[:3])
-    step.save(path)
-    return path, step.full_state_dict()
+    try:
+        path = tmp_path_factory.mktemp("saved") / "run" / "3"
+        step = made("dp=4")
+        trained(step, DATA[:3])
+        step.save(path)
+        return path, step.full_state_dict()
+    finally:
+        torch.set_default_dtype(before)
 
 
 @pytest.mark.parametrize("mesh", MESHES)
