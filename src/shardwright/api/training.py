@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,6 +82,7 @@ class Step(Checkpointed):
         self.batches, self.replan, self.on_nonfinite, self.init = batches, replan, on_nonfinite, init
         self.gradients: dict[str, Any] = {}
         """Shards of the gradients that calls left and added up, if the step has no optimizer."""
+        self._gradient_forms: dict[str, tuple[ShardingSpec, tuple[int, ...]]] = {}
         self.executed: Executed | None = None
         """What the last call did: collectives, peak of live bytes."""
         self.steps = 0
@@ -93,11 +94,12 @@ class Step(Checkpointed):
         self.last_checkpoint: str | None = None
         """Where the state was saved last; the error of a call that fails names it."""
         self.measured = Measured()
-        self._first = self._last = Entry(plan, self.engine)
-        self._entries: dict[Any, Entry] = {}
+        self._planned = self._last = Entry(plan, self.engine)
+        self._entries: dict[tuple[Hashable, Hashable], Entry] = {}
+        """By what cannot change without another program, and by the shapes of a call."""
         self._evaluating: dict[Any, Entry] = {}
         if example is not None:
-            self._entries[self._signature(example)] = self._last
+            self._entries[self._planned.fingerprint, self._signature(example)] = self._planned
         self._state: dict[str, Held] = {}
         self._failed, self._starts = "", True
         self.load()
@@ -218,10 +220,8 @@ class Step(Checkpointed):
                 held.source.write(held.slot, self.engine.assemble(held.shards, held.spec, held.shape))
         self.source.clear_gradients()
         for name, shards in self.gradients.items():
-            output = self.source.gradients[name]
-            spec, value = self._last.plan.complete.outputs[output], self.source.graph.outputs[output]
-            whole = self.engine.assemble(shards, spec, self.source.graph.type(value).shape)
-            self.source.write_gradient(name, whole)
+            spec, shape = self._gradient_forms[name]
+            self.source.write_gradient(name, self.engine.assemble(shards, spec, shape))
 
     def _check_state(self) -> None:
         if self._failed:
@@ -255,7 +255,7 @@ class Step(Checkpointed):
                     source.write_data(given[position], self._assembled(entry, output, outputs))
         for name, output in source.gradients.items():
             for shards in returned[output]:
-                self.gradients[name] = _sum(self.gradients.get(name), shards)
+                self._add_gradient(entry, name, output, shards)
         results = [
             [self._assembled(entry, o, held) for held in returned[o]] for o in range(source.results) if o in returned
         ]
@@ -265,6 +265,18 @@ class Step(Checkpointed):
             found, self.grad_norm = found
         return found
 
+    def _add_gradient(self, entry: Entry, name: str, output: int, shards: Any) -> None:
+        """Gradients add up, as in eager PyTorch; those of another entry may have come in another sharding."""
+        graph, spec = entry.source.graph, entry.plan.complete.outputs[output]
+        before = self.gradients.get(name)
+        if before is None:
+            self.gradients[name], self._gradient_forms[name] = shards, (spec, graph.type(graph.outputs[output]).shape)
+            return
+        known, shape = self._gradient_forms[name]
+        if spec != known:
+            shards = self.engine.scatter(self.engine.assemble(shards, spec, shape), known)
+        self.gradients[name] = _sum(before, shards)
+
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """What the loss function returns for this batch, with the state as it is, without training."""
         self._check_state()
@@ -272,7 +284,7 @@ class Step(Checkpointed):
         key = self._signature(whole)
         entry = self._evaluating.get(key)
         if entry is None or entry.fingerprint != entry.source.fingerprint():
-            self._check_room(self._evaluating)
+            self._check_room(len(self._evaluating))
             source = self.source.evaluation(*whole)
             plan = self.replan(source, {name: held.spec for name, held in self._state.items()})
             entry = self._evaluating[key] = Entry(plan, self.engine)
@@ -292,44 +304,46 @@ class Step(Checkpointed):
         return self.source.framework.signature(call[0], call[1])
 
     def _entry(self, call: Call) -> Entry:
-        """The entry for these shapes: known, or made now."""
-        key = self._signature(call)
+        """The entry for these shapes, and for what cannot change without another program: known, or made now."""
+        present = self._last.source.fingerprint()
+        key = present, self._signature(call)
         entry = self._entries.get(key)
-        changed = self._last.fingerprint != self._last.source.fingerprint()
-        if entry is not None and not changed:
+        if entry is not None:
             return entry
-        self._first.source.check_alike(*call)
-        if changed:
-            _log.info("what the step was captured from has changed: it is captured anew, and its state is kept")
-            self._entries.clear()
-            self._evaluating.clear()
-            if self._last.trained != self._last.source.trained():
-                return self._with_others_trained(call, key)
-        elif self._first not in self._entries.values():  # made without an example
-            try:
-                self._first.source.bind(*call)
+        self._last.source.check_alike(*call)
+        if self._last.trained != self._last.source.trained():
+            return self._with_others_trained(call)
+        if present == self._planned.fingerprint and self._planned not in self._entries.values():
+            try:  # made without an example
+                self._planned.source.bind(*call)
             except ShardwrightError:
                 pass
             else:
-                self._entries[key] = self._first
-                return self._first
-        self._check_room(self._entries)
+                self._entries[key] = self._planned
+                return self._planned
+        if present != self._last.fingerprint:
+            _log.info("what the step was captured from has changed: it is captured anew, and its state is kept")
+        self._check_room(sum(known == present for known, _ in self._entries))
+        return self._made(call)
+
+    def _made(self, call: Call) -> Entry:
         source = self._last.source.recapture(*call)
         plan = self.replan(source, {name: held.spec for name, held in self._state.items()})
-        entry = self._entries[key] = Entry(plan, self.engine)
+        entry = Entry(plan, self.engine)
+        self._entries[entry.fingerprint, self._signature(call)] = entry
         return entry
 
-    def _with_others_trained(self, call: Call, key: Any) -> Entry:
+    def _with_others_trained(self, call: Call) -> Entry:
         """Optimizers count the steps of each parameter, so they are given their state back, and asked for it anew."""
         self.sync()
-        source = self._last.source.recapture(*call)
-        plan = self.replan(source, {name: held.spec for name, held in self._state.items()})
-        entry = self._entries[key] = Entry(plan, self.engine)
+        self._entries.clear()
+        self._evaluating.clear()
+        entry = self._made(call)
         self._state = {}
         return entry
 
-    def _check_room(self, entries: Mapping[Any, Entry]) -> None:
-        if len(entries) >= MOST_ENTRIES:
+    def _check_room(self, count: int) -> None:
+        if count >= MOST_ENTRIES:
             raise SpecError(
                 f"this step has been called with {MOST_ENTRIES} shapes of batches, and each is a program of its own",
                 help="pad batches and sequences to a few sizes, or drop the last, smaller batch (drop_last=True)",
@@ -352,18 +366,32 @@ class Step(Checkpointed):
         for name, slot in entry.state_names().items():
             if slot in entry.changed:
                 self._state[name].shards = None  # nobody but the engine has it while it runs
+        try:
+            return self._run_parts(entry, batch, slots)
+        except BaseException as error:
+            self._failed = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            if all(entry.data + slot in slots for slot in range(len(entry.names))):  # nothing was taken
+                self._failed = ""
+            raise
+        finally:
+            if not self._failed:
+                self._put_back(entry, slots)
+
+    def _run_parts(
+        self, entry: Entry, batch: Sequence[tuple[list[Any], list[Any]]], slots: dict[int | str, Any]
+    ) -> dict[int, list[Any]]:
         returned: dict[int, list[Any]] = {}
         done = Executed()
         first = True
         for part in entry.parts:
             runs = batch if first else [([], [])]
             if part.name == "update" and self.on_nonfinite is not None and not self._finite(entry, returned):
-                self._nonfinite(entry, slots)
+                self._nonfinite()
                 break
             for _, data in runs:
                 if first:
                     slots.update(enumerate(data))
-                outputs = self._run(entry, part, slots, done)
+                outputs = self._run(part, slots, done)
                 for output, at in part.returns.items():
                     returned.setdefault(output, []).append(outputs[at])
                 for slot, at in part.updates.items():
@@ -374,22 +402,18 @@ class Step(Checkpointed):
         else:
             self.steps += 1
             entry.source.stepped()
-        self._put_back(entry, slots)
         self.executed = done
         return returned
 
-    def _run(self, entry: Entry, part: Part, slots: dict[int | str, Any], done: Executed) -> list[Any]:
+    def _run(self, part: Part, slots: dict[int | str, Any], done: Executed) -> list[Any]:
         takes = part.takes
         donated = {takes[i] for i in part.program.donated}
         handed = [slots.pop(key) if key in donated else slots[key] for key in takes]
         try:
             outputs, executed = part.compiled.run(handed, donate=True)
-        except BaseException as error:
+        except BaseException:
             if handed:  # not taken: the program did not start
                 slots.update(zip(takes, handed))
-                self._put_back(entry, slots)
-            else:
-                self._failed = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
             raise
         done.collectives += executed.collectives
         done.peak_bytes = max(done.peak_bytes, executed.peak_bytes)
@@ -410,10 +434,9 @@ class Step(Checkpointed):
         self.grad_norm = self._assembled(entry, output, returned[output][0])
         return math.isfinite(float(self.grad_norm))
 
-    def _nonfinite(self, entry: Entry, slots: Mapping[int | str, Any]) -> None:
+    def _nonfinite(self) -> None:
         """No update: gradients are let go, parameters and optimizer state stay."""
         if self.on_nonfinite == "raise":
-            self._put_back(entry, slots)
             raise ShardwrightError(
                 f"the gradients of step {self.steps + 1} have the norm {float(self.grad_norm)}",
                 rows=[("state", "as it was before this step")],
@@ -429,6 +452,4 @@ def _zeros(arrays: Any, held: Any) -> Any:
 
 
 def _sum(held: Any, more: Any) -> Any:
-    if held is None:
-        return more
     return [a + b for a, b in zip(held, more)] if isinstance(held, list) else held + more

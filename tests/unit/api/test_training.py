@@ -266,6 +266,35 @@ def test_a_call_that_is_refused_leaves_all_as_it_was(wrong: Any) -> None:
     equal_models(model, eager)
 
 
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_failure_between_pieces(taken: bool) -> None:
+    """State that nobody has taken is there; what a program has taken is lost, and the last checkpoint is named."""
+    model, optimizer, eager, theirs = pair()
+    x, y = batches(8)[0]
+    step = swt.train_step(model, optimizer=optimizer, batch=(x, y), mesh="dp=2", recipe="zero3", accumulate=2)
+    equal(step(x, y), eager_step(eager, theirs, x, y, 2)[0])
+    compiled = step._last.parts[1].compiled
+    known = compiled.run
+
+    def fail(inputs: list[Any], donate: bool = False) -> Any:
+        if taken:
+            inputs.clear()
+        raise KeyboardInterrupt
+
+    compiled.run = fail
+    with pytest.raises(KeyboardInterrupt):
+        step(x, y)
+    compiled.run = known
+    step.last_checkpoint = "runs/7"
+    if taken:
+        with pytest.raises(ShardwrightError, match="the last checkpoint is runs/7"):
+            step(x, y)
+        return
+    equal(step(x, y), eager_step(eager, theirs, x, y, 2)[0])
+    step.sync()
+    equal_models(model, eager)
+
+
 def test_a_batch_that_cannot_be_cut_is_refused() -> None:
     model, optimizer, _, _ = pair()
     step = swt.train_step(model, optimizer=optimizer, batch=batches(8)[0], mesh="dp=2", recipe="dp", accumulate=4)
@@ -292,6 +321,7 @@ def test_what_cannot_change_without_a_new_program_is_noticed() -> None:
     both(lambda net: None)
     both(lambda net: net.eval())
     both(lambda net: net.train())
+    assert step.engine.counts["compile"] == 2, "what was there before is known"
     both(lambda net: net.first.weight.requires_grad_(False))
     both(lambda net: net.first.weight.requires_grad_(True))
     step.sync()
@@ -348,7 +378,7 @@ def test_gradients_add_up_where_there_is_no_optimizer() -> None:
     model, _, eager, _ = pair()
     first, second = batches(8, 8)
     step = swt.shard_step(model, *first, mesh="dp=2, tp=2", specs=BY_HAND)
-    for batch in (first, second):
+    for batch in (first, second, *batches(3)):
         step(*batch)
         eager(*batch).backward()
     step.sync()
