@@ -22,6 +22,7 @@ def trains(steps: int, cases: tuple[str, ...], timeout: float) -> None:
             if not cases or case in cases:
                 assert f"passed {case} {how}\n" in text, str(done)
         assert "passed refusals\n" in text, str(done)
+        assert "passed warnings\n" in text, str(done)
     assert done.code == 0, str(done)
     assert done.left == ()
 

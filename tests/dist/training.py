@@ -6,7 +6,7 @@ gradients are clipped and accumulated.
 
 from __future__ import annotations
 
-import copy
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -109,6 +109,24 @@ def refuses() -> None:
     step(torch.ones(2, 6))
 
 
+def warns() -> None:
+    """Once, where ranks say that they give parts, and all give the same."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("shardwright").addHandler(handler)
+    model = zoo.MLP()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for own in (True, False):
+        first = torch.full((2, 6), float(own * dist.get_rank()))
+        step = swt.train_step(model, batch=(first,), optimizer=optimizer, loss=torch.sum, mesh="dp=4", data="local")
+        for n in range(5):
+            assert len(lines) == (not own and n >= 3), (own, n, lines)
+            step(first + n)
+    assert len(lines) == 1, lines
+    assert "the same on all ranks" in lines[0]
+
+
 def main(steps: int, cases: list[str]) -> None:
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
@@ -118,6 +136,8 @@ def main(steps: int, cases: list[str]) -> None:
             print(f"passed {case} {how}", flush=True)
     refuses()
     print("passed refusals", flush=True)
+    warns()
+    print("passed warnings", flush=True)
 
 
 if __name__ == "__main__":

@@ -170,7 +170,7 @@ class Batches:
         """The examples of all data ranks; that each gives its chunk of them."""
         engine: Any = self.engine
         mesh: DeviceMesh = engine.mesh
-        digest = engine.digest(arrays) if self._looked_at <= BATCHES_COMPARED else 0
+        digest = engine.digest(arrays) if self._looked_at < BATCHES_COMPARED else 0
         rows = engine.exchange([size, digest])
         self._compare([row[1] for row in rows])
         given: list[int] = [row[0] for row in rows]
@@ -189,12 +189,14 @@ class Batches:
 
     def _compare(self, digests: Sequence[int]) -> None:
         """Parts that are all the same, batch after batch, are likely whole batches that every rank reads."""
-        if self._looked_at > BATCHES_COMPARED:
+        if self._looked_at == BATCHES_COMPARED:
             return
         _, ways = data_place(self.engine.mesh, self.axes, 0)
-        same = ways > 1 and len(set(digests)) == 1
-        self._looked_at = self._looked_at + 1 if same else BATCHES_COMPARED + 1
-        if self._looked_at == BATCHES_COMPARED + 1 and same:  # the example that the step was made with, and three more
+        if ways == 1 or len(set(digests)) > 1:
+            self._looked_at = BATCHES_COMPARED
+            return
+        self._looked_at += 1
+        if self._looked_at == BATCHES_COMPARED:
             _log.warning(
                 'the first batches are the same on all ranks, but data="local" says that each gives its own part: '
                 "give the data loader a DistributedSampler(num_replicas=step.data_ranks, rank=step.data_rank), or say "
