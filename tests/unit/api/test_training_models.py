@@ -18,7 +18,7 @@ RUNS = (
     ("gpt2 zero3", "dp=3", "zero3"), ("llama zero3", "dp=4", "zero3"),
     ("llama mixed", "dp=2, tp=2", "solver"), ("gpt2 odd", "dp=2, tp=2", "solver"),
 )  # fmt: skip
-SHORT = ("gpt2 megatron", "llama zero3", "gpt2 odd")
+SHORT = ("gpt2 megatron", "gpt2 odd")
 PARTS = 2
 
 
@@ -81,7 +81,7 @@ def trains(case: str, mesh: str, how: str, steps: int) -> None:
 
 @pytest.mark.parametrize(("case", "mesh", "how"), [run for run in RUNS if run[0] in SHORT])
 def test_a_run_is_that_of_eager_pytorch(case: str, mesh: str, how: str) -> None:
-    trains(case, mesh, how, 7)
+    trains(case, mesh, how, 6)
 
 
 @pytest.mark.long

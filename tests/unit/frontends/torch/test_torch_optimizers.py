@@ -147,7 +147,7 @@ def test_ten_steps_as_in_eager(name, dtype):
     assert step.programs == PROGRAMS.get(name, 1)
 
 
-@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("mesh", [pytest.param(m, marks=[pytest.mark.long] * (m != "2x2")) for m in MESHES])
 @pytest.mark.parametrize("name", CAPTURED)
 def test_ten_sharded_steps_as_in_eager(name, mesh, double):
     model, optimizer, eager, theirs = both(CAPTURED[name])
