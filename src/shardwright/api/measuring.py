@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -45,12 +45,12 @@ class Measured:
         times = list(self.starts)
         return median(b - a for a, b in pairwise(times)) if len(times) > 2 else None
 
-    def line(self, programs: Mapping[str, Program], runs: int, hardware: Hardware) -> str:
-        """``runs`` is how often the gradients of one step are computed."""
+    def line(self, programs: Mapping[str, Program], runs: int, hardware: Hardware, every: Iterable[Program]) -> str:
+        """``runs`` is how often the gradients of one step are computed; ``every`` program that ran takes memory."""
         times = {"gradients": runs}
         on = hardware.on(next(iter(programs.values())).mesh)
         said = sum(program_cost(p, on).objective * times.get(name, 1) for name, p in programs.items())
-        held = max(program_memory(program, RESIDENT) for program in programs.values())
+        held = max(program_memory(program, RESIDENT) for program in every)
         took = self.seconds
         spent = "not measured yet" if took is None else duration(int(took * _PICOSECONDS))
         there = gibibytes(self.memory) if self.memory else "not measured yet"

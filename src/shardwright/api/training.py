@@ -161,7 +161,8 @@ class Step(Checkpointed):
 
     def compared(self) -> str:
         """What was predicted for a step beside what was measured: the time between calls, the memory of the 20th."""
-        return self.measured.line(self.programs, self.batches.accumulate, self.plan.hardware)
+        every = [part.program for entry in (self._last, *self._entries.values()) for part in entry.parts]
+        return self.measured.line(self.programs, self.batches.accumulate, self.plan.hardware, every)
 
     # -- state ----------------------------------------------------------------------------------------------
 

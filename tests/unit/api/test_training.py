@@ -480,3 +480,18 @@ def test_a_plan_of_a_step_in_pieces_trains(tmp_path: Any) -> None:
     assert step.plan.specs == plan.specs
     step.sync()
     equal_models(model, eager)
+
+
+def test_predicted_stands_beside_measured() -> None:
+    """On the virtual mesh memory is predicted to the byte; a smaller batch needs less than was measured before."""
+    model, optimizer, _, _ = pair()
+    large, small = batches(8, 4)
+    step = swt.train_step(model, optimizer=optimizer, batch=large, mesh="dp=2", recipe="zero3", accumulate=2)
+    assert step.compared().count("not measured yet") == 2
+    for batch in (large, large, large, small):
+        step(*batch)
+    line = step.compared()
+    memory = line.partition("memory of a device: ")[2]
+    predicted, measured = memory.removeprefix("predicted ").split(", measured ")
+    assert predicted == measured
+    assert "not measured" not in line
