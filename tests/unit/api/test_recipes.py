@@ -77,8 +77,17 @@ def specs(name: str, mesh: str, recipe: str) -> dict[str, str]:
 # -- equal ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("name", MODELS)
+SAMPLE = (("gpt2", "dp"), ("gpt2", "zero2"), ("gpt2", "sequence"), ("llama", "zero1"), ("llama", "zero3"),
+          ("llama", "megatron"), ("llama", "fsdp+tp"))  # fmt: skip
+"""Each recipe on one of the models; at full size this takes long."""
+WHOLE = [
+    pytest.param(name, recipe, marks=[pytest.mark.long] * ((name, recipe) not in SAMPLE))
+    for name in MODELS
+    for recipe in RECIPES
+]
+
+
+@pytest.mark.parametrize(("name", "recipe"), WHOLE)
 def test_programs_are_equal_to_the_step(name: str, recipe: str) -> None:
     made = lowered(name, "dp=2, tp=2", recipe)
     check_structure(made.program)
