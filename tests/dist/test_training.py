@@ -12,7 +12,7 @@ SOURCE = ast.parse((Path(__file__).parent / "training.py").read_text())
 RUNS = ast.literal_eval(
     next(node.value for node in SOURCE.body if isinstance(node, ast.Assign) and node.targets[0].id == "RUNS")
 )
-SHORT = ("llama megatron", "gpt2 zero3")
+SHORT = ("gpt2 zero3",)
 
 
 def trains(steps: int, cases: tuple[str, ...], timeout: float) -> None:
@@ -29,7 +29,7 @@ def trains(steps: int, cases: tuple[str, ...], timeout: float) -> None:
 
 def test_ranks_train_as_one_process_does() -> None:
     """Ranks begin with other weights than rank 0; losses, norms and parameters are eager PyTorch's to 1e-9."""
-    trains(7, SHORT, 400)
+    trains(5, SHORT, 400)
 
 
 @pytest.mark.long
