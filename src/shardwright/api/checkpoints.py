@@ -12,8 +12,9 @@ Gradients are no part of it: a step that has an optimizer leaves none, and other
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from os import PathLike
-from typing import Any, Protocol
+from typing import Any
 
 from ..errors import CheckpointError
 from ..frontends.base import BUFFER, GRADIENT, OPTIMIZER, PARAMETER, Input, Source
@@ -27,8 +28,9 @@ _COUNTS = ("steps", "skipped")
 _EXTRA = "extra"
 
 
-class Kept(Protocol):
-    """A piece of state: `training.Held`, which stands above this file."""
+@dataclass
+class Held:
+    """A piece of state: what the engine holds of it, and where it came from."""
 
     shards: Any
     spec: ShardingSpec
@@ -36,6 +38,7 @@ class Kept(Protocol):
     source: Source
     slot: int
     changed: bool
+    """Whether steps change it, so that it has to be written back."""
 
 
 class Checkpointed:
@@ -46,7 +49,7 @@ class Checkpointed:
     skipped: int
     gradients: dict[str, Any]
     last_checkpoint: str | None
-    _state: Mapping[str, Kept]
+    _state: dict[str, Held]
     _failed: str
 
     @property
@@ -154,14 +157,14 @@ class Checkpointed:
     def _storage(self) -> Any:
         return checkpoints_of(self.source.framework)
 
-    def _about(self, kept: Kept) -> Input:
+    def _about(self, kept: Held) -> Input:
         return kept.source.inputs_are[kept.source.data_count + kept.slot]
 
-    def _type(self, kept: Kept) -> TensorType:
+    def _type(self, kept: Held) -> TensorType:
         graph = kept.source.graph
         return graph.type(graph.inputs[kept.source.data_count + kept.slot])
 
-    def _form(self, kept: Kept) -> Any:
+    def _form(self, kept: Held) -> Any:
         if kept.shards is not None:
             return self._storage.form(kept.shards)
         return self._storage.form_of(self.engine, kept.spec, kept.source.read(kept.slot), kept.shape)
@@ -175,7 +178,7 @@ class Checkpointed:
             found.update(dict.fromkeys(_places_of(name, self._about(kept), names, kept.changed), name))
         return dict(sorted(found.items(), key=lambda item: str(item[0])))
 
-    def _tree(self, tensor_of: Callable[[Kept], Any]) -> dict[str, Any]:
+    def _tree(self, tensor_of: Callable[[Held], Any]) -> dict[str, Any]:
         tree: dict[Any, Any] = {}
         for place, name in self._places().items():
             inner = tree

@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ShardwrightError, SpecError
@@ -24,7 +23,7 @@ from ..ir.program import Collective, Program
 from ..run.engine import Engine, Executed
 from ..spec.sharding import ShardingSpec
 from .batches import Batches, Call, data_place, micro_batches
-from .checkpoints import Checkpointed
+from .checkpoints import Checkpointed, Held
 from .entries import Entry, Part, Planned
 from .measuring import Measured
 
@@ -34,19 +33,6 @@ ON_NONFINITE = ("raise", "skip")
 INIT = ("rank0", "check")
 Replan = Callable[[Source, Mapping[str, ShardingSpec]], Planned]
 """From a captured program, and the shardings of state that stay, to its plan."""
-
-
-@dataclass
-class Held:
-    """A piece of state: what the engine holds of it, and where it came from."""
-
-    shards: Any
-    spec: ShardingSpec
-    shape: tuple[int, ...]
-    source: Source
-    slot: int
-    changed: bool
-    """Whether steps change it, so that it has to be written back."""
 
 
 class Step(Checkpointed):

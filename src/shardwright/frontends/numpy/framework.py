@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import SpecError
 from ...ir.graph import TensorType
 from ..base import Leaf, Prepared
 from .arrays import NumpyArrays
@@ -33,7 +34,10 @@ class NumpyFramework:
         return tensor_type(array.shape, array.dtype)
 
     def filled(self, tree: Any, arrays: Sequence[Any]) -> Any:
-        raise NotImplementedError("batches of NumPy arrays are not cut: there are no training steps of NumPy")
+        raise SpecError(
+            "batches of NumPy arrays are not cut: accumulate= is for training steps of PyTorch",
+            help="leave accumulate= out, or give a module and tensors of PyTorch",
+        )
 
     def stand_in(self, array: Any, shape: Sequence[int]) -> Any:
         return ShapeDtype(tuple(shape), np.asarray(array).dtype)
