@@ -19,9 +19,6 @@ from torch.distributed.tensor.parallel import (
 
 import shardwright.torch as swt
 
-pytest.importorskip("expecttest")  # PyTorch's own tests need it
-from torch.testing._internal.distributed._tensor.common_dtensor import ModelArgs, Transformer
-
 pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
 DATA = ("dp", "replica")
 """Axes over which the batch is split."""
@@ -50,7 +47,10 @@ def cases(*quick: tuple[str, dict[str, int]], slow: list[tuple[str, dict[str, in
     )
 
 
-def transformer(ranks: int) -> Transformer:
+def transformer(ranks: int) -> Any:
+    pytest.importorskip("expecttest")  # PyTorch's own test modules need it
+    from torch.testing._internal.distributed._tensor.common_dtensor import ModelArgs, Transformer
+
     torch.manual_seed(0)
     width, heads = (24, 6) if ranks % 3 == 0 else (16, 4)
     return Transformer(ModelArgs(dropout_p=0.0, vocab_size=16, dim=width, n_heads=heads, n_layers=2))
@@ -69,7 +69,7 @@ def test_pytorchs_transformer(how: str, mesh: dict[str, int]) -> None:
     def parallel(torch_mesh: Any) -> Any:
         model = transformer(tp)
         if "tp" in how:
-            model = Transformer.parallelize(model, torch_mesh["tp"], "sp" in how)
+            model = model.parallelize(model, torch_mesh["tp"], "sp" in how)
         return wrapped(model, model.layers, how, torch_mesh)
 
     ids = torch.arange(144).reshape(12, 12) * 7 % 16

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -75,3 +76,19 @@ def finished_work(tensors: Any) -> Any:
     future: Any = torch.futures.Future()
     future.set_result(tensors)
     return _distributed_c10d._create_work_from_future(future)  # type: ignore[attr-defined]
+
+
+@contextmanager
+def cuda_guard_kept() -> Iterator[None]:
+    """Set PyTorch's guard of CUDA devices once.
+
+    Where no GPU is visible, every entry into a fake mode asks for it anew, which ends the process when a CUDA build of
+    2.11 does so within a backward pass.
+    """
+    real = torch._C._ensureCUDADeviceGuardSet
+    real()
+    torch._C._ensureCUDADeviceGuardSet = lambda: None
+    try:
+        yield
+    finally:
+        torch._C._ensureCUDADeviceGuardSet = real

@@ -50,6 +50,7 @@ from .attention import fused_attention
 from .exchange import Exchanges
 from .factors import factors_of_sums
 from .placed import local_of, part_of, placed_of
+from .private import cuda_guard_kept
 from .roots import roots_of
 from .tracing import RankMode
 from .world import World
@@ -112,7 +113,10 @@ def run_ranks(size: int, job: Job) -> list[Traced]:
     world = World(size)
     exchanges = Exchanges(world)
     scopes_here = lambda: getattr(_here, "scopes", None)  # noqa: E731
-    with following(scopes_here), fused_attention(), factors_of_sums(), sdpa_kernel([SDPBackend.MATH]), _quiet():
+    with (
+        following(scopes_here), fused_attention(), factors_of_sums(), sdpa_kernel([SDPBackend.MATH]), _quiet(),
+        cuda_guard_kept(),
+    ):  # fmt: skip
         without_numbers = _WithoutNumbers()
         return world.run(lambda rank: _Rank(rank, exchanges, job, without_numbers).run())
 
