@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -12,10 +13,17 @@ import torch
 import torch.distributed as dist
 
 from shardwright.errors import MeshError, SpecError
-from shardwright.run.torch import TorchEngine
+from shardwright.run.torch import TorchEngine, exchange
+from shardwright.run.torch.wire import moved_as, reduced_as
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int16,
           torch.int32, torch.int64]  # fmt: skip
+
+UNDER_WAY = 3_000
+
+
+def run_op(op: Any, *args: Any, **kwargs: Any) -> Any:
+    return op(*args, **kwargs)
 
 
 def numpy(tensor: Any) -> Any:
@@ -126,6 +134,31 @@ class Check:
             small = TorchEngine("x=2", allow_smaller_mesh=True, timeout=60)
             same(small.all_reduce_sum(self.of(self.rank, (2,))), sum(self.all((2,), ranks=range(2))))
 
+    def under_way(self) -> None:
+        """Many at a time, whose operands are gone: gloo's threads work on several of them at once."""
+        draw = np.random.default_rng(0)
+        peers = self.engine._peers("tp")
+        started: deque[Any] = deque()
+        for n in range(UNDER_WAY):
+            size = int(draw.choice([4, 12, 64, 400]))
+            kind = ("gather", "gather", "scatter", "reduce")[draw.integers(4)]
+            x = torch.full((size,), float(n % 7))
+            if kind == "gather":
+                finish, total = exchange.all_gather(run_op, x, (size,), 0, [size] * 2, moved_as("f32"), peers), 1
+            elif kind == "scatter":
+                cuts = [(0, size // 2), (size // 2, size)]
+                finish, total = exchange.reduce_scatter(run_op, x, (size,), 0, cuts, reduced_as("f32", "sum", 2), peers), 2
+            else:
+                finish, total = exchange.all_reduce(run_op, x, reduced_as("f32", "sum", 2), peers), 2
+            started.append((finish, total * (n % 7)))
+            del x, finish
+            if len(started) > 3:
+                finish, number = started.popleft()
+                assert (finish() == number).all()
+        while started:
+            finish, number = started.popleft()
+            assert (finish() == number).all()
+
     def refused(self) -> None:
         engine = self.engine
         raises(
@@ -149,7 +182,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     check = Check()
-    for name in ("reduce", "nan", "gather", "scatter", "exchange", "groups", "refused"):
+    for name in ("reduce", "nan", "gather", "scatter", "exchange", "groups", "under_way", "refused"):
         getattr(check, name)()
         print(f"passed {name}", flush=True)
     dist.barrier()

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections import Counter
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor.debug import CommDebugMode
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from programs import COUNTED
+from counting import Counted, expected
 
 import shardwright as sw
 import shardwright.torch as swt
@@ -33,12 +31,11 @@ def train(case: str) -> None:
         loss.backward()
         theirs.step()
         theirs.zero_grad()
-        with CommDebugMode() as counted:
+        with Counted() as counted:
             found = step(**batch)
         torch.testing.assert_close(found, loss.detach(), rtol=1e-10, atol=1e-10)
         assert step.executed.collectives == step.collectives
-        counts = {str(op).rpartition(".")[2]: count for op, count in counted.get_comm_counts().items()}
-        assert counts == dict(Counter(COUNTED[c.kind] for c in step.collectives)), (counts, step.collectives)
+        assert counted.counts == expected(step.collectives), (counted.counts, step.collectives)
     step.sync()
     for left, right in zip((*model.parameters(), *model.buffers()), (*eager.parameters(), *eager.buffers())):
         torch.testing.assert_close(left, right, rtol=1e-10, atol=1e-10)

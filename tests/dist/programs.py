@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor.debug import CommDebugMode
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from by_hand import Said, compile_graph
+from counting import Counted, expected
 from shardwright.frontends.torch import capture, capture_step, prepare
 from shardwright.ir.program import Program
 from shardwright.run import VirtualEngine
 from shardwright.run.torch import TorchArrays, TorchEngine, scatter
 from shardwright.spec.mesh import DeviceMesh
 from shardwright.spec.sharding import ShardingSpec
-
-COUNTED = {
-    "all_gather": "all_gather_into_tensor", "reduce_scatter": "reduce_scatter_tensor", "all_reduce": "all_reduce",
-    "all_to_all": "all_to_all_single", "collective_permute": "all_to_all_single",
-}  # fmt: skip
 
 
 def mlp(x: Any, w: Any, b: Any, v: Any) -> Any:
@@ -47,12 +41,10 @@ def check(program: Program, wholes: Sequence[Any], expected: Sequence[Any], comp
     engine = TorchEngine(program.mesh, timeout=60)
     compiled = engine.compile(program)
     locals_ = [engine.scatter(whole, program.values[v].spec) for whole, v in zip(wholes, program.inputs)]
-    with CommDebugMode() as counted:
+    with Counted() as counted:
         outputs, executed = compiled.run(locals_)
     assert executed.collectives == program.collectives
-    wanted = Counter(COUNTED[collective.kind] for collective in program.collectives)
-    found = {str(op).rpartition(".")[2]: count for op, count in counted.get_comm_counts().items()}
-    assert found == dict(wanted), (found, wanted)
+    assert counted.counts == expected(program.collectives), (counted.counts, program.collectives)
     virtual = VirtualEngine(program.mesh, prepare, TorchArrays()).compile(program)
     reference, _ = virtual.run([scatter(whole, program.values[v].spec) for whole, v in zip(wholes, program.inputs)])
     for value, output, parts, whole in zip(program.outputs, outputs, reference, expected):

@@ -6,7 +6,7 @@ import pytest
 from launch import launch
 
 CHECKS = {
-    "collectives.py": ("reduce", "nan", "gather", "scatter", "exchange", "groups", "refused"),
+    "collectives.py": ("reduce", "nan", "gather", "scatter", "exchange", "groups", "under_way", "refused"),
     "programs.py": ("even", "uneven", "empty", "step"),
     "state.py": ("sent", "held", "compared", "unlike"),
     "pending.py": ("trips", "parts", "doors", "steps"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import operator
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from shardwright.ir.program import Instr, Local, Program
 from shardwright.lower.lowering import LOCAL_STEPS
 from shardwright.run import VirtualEngine
 from shardwright.run.torch import NamedGroups, TorchArrays, assemble, emit, scatter
+from shardwright.run.torch.groups import Group
 from shardwright.spec.mesh import DeviceMesh
 from shardwright.spec.resharding.cheapest import reshard
 from shardwright.spec.sharding import ShardingSpec
@@ -374,6 +376,19 @@ def test_torch_compile_and_copies_take_the_module() -> None:
     assert torch.equal(expected, compiled)
     assert torch.equal(expected, copied)
     assert not any(node.target is operator.getitem for node in module.graph.nodes)
+
+
+def test_gathers_by_gloo_are_given_memory_for_their_result() -> None:
+    """Two that make it themselves must not be under way at once: PyTorch 2.13 then corrupts the heap."""
+
+    class Hosts(NamedGroups):
+        def of(self, ranks: Sequence[int]) -> Group:
+            return replace(super().of(ranks), on_host=True)
+
+    program = resharding(DeviceMesh("x=4"), (8, 6), "f32", "[x, _]", "[_, _]")
+    targets = {str(node.target) for node in emit(program, 0, Hosts()).graph.nodes}
+    assert "_c10d_functional.all_gather_into_tensor_out.default" in targets
+    assert "_c10d_functional.all_gather_into_tensor.default" not in targets
 
 
 def test_an_error_names_the_instruction() -> None:

@@ -97,7 +97,8 @@ class TorchEngine(EngineBase):
         if world > 1:
             # The watch ends what waits in vain, and knows who is busy; without it the backend has to.
             patience = max(limits.user, _WATCHED) if check else limits.user
-            self.groups = ProcessGroups(self.rank, timedelta(seconds=max(patience, 1)), torch_mesh)
+            on_host = self.device.type == "cpu"
+            self.groups = ProcessGroups(self.rank, timedelta(seconds=max(patience, 1)), torch_mesh, on_host)
             if check:
                 self.guard = Guard(self.mesh, self.rank, limits, self.device.type != "cpu")
         self._assembling: dict[Any, CompiledRank] = {}
@@ -171,8 +172,8 @@ class TorchEngine(EngineBase):
         elif isinstance(group, Sequence):
             ranks = ranks_along(self.mesh, self.position, group)
         else:
-            ranks = tuple(dist.get_process_group_ranks(group))
-            return exchange.Peers(Group(group.group_name, ranks), ranks, self.rank)
+            known = Group(group.group_name, tuple(dist.get_process_group_ranks(group)), self.device.type == "cpu")
+            return exchange.Peers(known, known.ranks, self.rank)
         if len(ranks) > 1 and not has_processes():
             raise no_processes(len(ranks))
         return exchange.Peers(self.groups.of(ranks), ranks, self.rank)

@@ -96,8 +96,14 @@ def all_gather(call: Call, x: Any, shape: Shape, dim: int, sizes: Sequence[int],
     shape = _sent(shape, wire)
     block = _replaced(shape, dim, max(sizes))
     x = call(aten.contiguous.default, pad(call, wire.encode(call, x), shape, block))
-    made = call(_functional.all_gather_into_tensor.default, x, peers.count, peers.group.name)
     got = (peers.count * block[0], *block[1:])
+    if peers.group.on_host and peers.count > 1:
+        # Of gloo's gathers that make their result themselves no two may be under way: they corrupt memory
+        # (`AsyncAllgatherCoalescedWork`, PyTorch 2.13).
+        result = call(aten.new_empty.default, x, list(got))
+        made = call(_functional.all_gather_into_tensor_out.default, x, peers.count, peers.group.name, out=result)
+    else:
+        made = call(_functional.all_gather_into_tensor.default, x, peers.count, peers.group.name)
     return lambda: wire.decode(call, unpack(call, call(WAIT, made), got, block, dim, sizes, peers.places))
 
 

@@ -25,6 +25,8 @@ class Group:
     """PyTorch's name of the process group."""
     ranks: tuple[int, ...]
     """In the order of the process group, which need not be that of the mesh."""
+    on_host: bool = False
+    """Whether processes send what lies in the host's memory, by gloo."""
 
 
 class GroupSource(Protocol):
@@ -60,9 +62,10 @@ def world() -> int:
 class ProcessGroups:
     """Groups of real processes."""
 
-    def __init__(self, rank: int, timeout: timedelta, torch_mesh: Any = None) -> None:
+    def __init__(self, rank: int, timeout: timedelta, torch_mesh: Any = None, on_host: bool = True) -> None:
         self.rank = rank
         self.timeout = timeout
+        self.on_host = on_host
         if torch_mesh is not None:
             self._take_over(torch_mesh)
 
@@ -85,7 +88,7 @@ class ProcessGroups:
 
     def of(self, ranks: Sequence[int]) -> Group:
         group = self.process_group(ranks)
-        return Group(group.group_name, tuple(dist.get_process_group_ranks(group)))
+        return Group(group.group_name, tuple(dist.get_process_group_ranks(group)), self.on_host)
 
 
 def ranks_along(mesh: DeviceMesh, position: int, axes: Iterable[Any]) -> tuple[int, ...]:

@@ -134,6 +134,7 @@ class Guard:
             self.store.set(f"{prefix}/{self.rank}", json.dumps({"about to": what, **facts, **about}))
             self._wait_for([f"{prefix}/{rank}" for rank in self.ranks])
             said = {rank: json.loads(self.store.get(f"{prefix}/{rank}")) for rank in self.ranks}
+            self.watch.meet(self.store)
             # Whoever said this has read all that was said before the last time.
             self.store.delete_key(f"compare/{mesh}/{_counts[mesh] - 2}/{self.rank}")
         self._check(said)

@@ -253,7 +253,7 @@ class Watch:
             self.store.set(f"beat/{self.rank}", self.activity.now().to_text())
             if self._hear_fault():
                 return
-            self._meet()
+            self.meet(self.store)
             if self._holds_store(0):
                 self._has_left(0)  # while there is one to ask
             for find in (self._find_dead, self._find_silent, self._find_left, self._find_late, self._find_different):
@@ -285,10 +285,12 @@ class Watch:
             return Fault((0,), f"ended while others wait for it in {self.activity.doing}")
         return Fault((0,), f"is gone, and the store with it ({why})")
 
-    def _meet(self) -> None:
+    def meet(self, store: Any) -> None:
+        """Learn which processes the others are; also called by the main thread, with a connection of its own, as soon
+        as they are there: one that stops at once, with the store, could not be asked any more."""
         for rank in self.ranks - self._who.keys():
-            if self.store.check([f"who/{rank}"]):
-                self._who[rank] = Process(*json.loads(self.store.get(f"who/{rank}")))
+            if store.check([f"who/{rank}"]):
+                self._who[rank] = Process(*json.loads(store.get(f"who/{rank}")))
 
     def _has_left(self, rank: int) -> bool:
         if rank not in self._left and self.store.check([f"left/{rank}"]):

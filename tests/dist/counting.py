@@ -1,0 +1,36 @@
+"""What PyTorch's dispatcher sees of a program's collectives."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from shardwright.ir.program import Collective
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_NAMES = {
+    "all_gather": "all_gather_into_tensor", "reduce_scatter": "reduce_scatter_tensor", "all_reduce": "all_reduce",
+    "all_to_all": "all_to_all_single", "collective_permute": "all_to_all_single",
+}  # fmt: skip
+
+
+class Counted(TorchDispatchMode):
+    """Functional collectives by name; those that are given memory for their result count like the others, which
+    `CommDebugMode` leaves out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        space, _, name = func._schema.name.partition("::")
+        if space == "_c10d_functional" and name != "wait_tensor":
+            self.counts[name.removesuffix("_out")] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def expected(collectives: Iterable[Collective]) -> Counter[str]:
+    return Counter(_NAMES[collective.kind] for collective in collectives)
