@@ -179,6 +179,7 @@ class CompiledProgram:
             for value in self.dead[at]:
                 if value < len(env):
                     env[value] = []
+        meter.executed.collectives = [meter.done[n] for n in sorted(meter.done)]
         return [env[value] for value in program.outputs], meter.executed
 
 
@@ -198,6 +199,7 @@ class _Meter:
         self.live = [0] * self.program.mesh.size
         self.sizes: dict[int, list[int]] = {}
         self.blocks: dict[int, int] = {}
+        self.done: dict[int, Collective] = {}
         for value in self.program.inputs:
             self._add(value)
         self._peak()
@@ -224,7 +226,7 @@ class _Meter:
             self.executed.starts += 1
             for n in members:
                 instr = self.program.instrs[n]
-                self.collective(instr, self.env)
+                self.done[n] = self.collective(instr, self.env)
                 self.blocks[instr.results[0]] = self._block(instr)
         for value in self.uses[at].makes:
             self._add(value)
@@ -246,7 +248,7 @@ class _Meter:
         total: int = prod(block, start=item)
         return total
 
-    def collective(self, instr: Instr, env: list[Shards]) -> None:
+    def collective(self, instr: Instr, env: list[Shards]) -> Collective:
         """What a device sends, from what the devices hold."""
         (value,) = instr.as_node().inputs
         after = self.program.values[instr.results[0]]
@@ -259,7 +261,7 @@ class _Meter:
             largest = max(shape[d] for shape in shapes)
             padded *= -(-largest // ways) * ways if d == cut else largest
         sent = collective_bytes(instr.op, ways, padded * self.arrays.item_bytes(env[value][0]))
-        self.executed.collectives.append(Collective(instr.op, axes_text(instr.axes), sent))
+        return Collective(instr.op, axes_text(instr.axes), sent)
 
 
 def _over_groups(

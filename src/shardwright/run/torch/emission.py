@@ -92,7 +92,8 @@ class _Emitter:
         self.under_way: dict[tuple[int, ...], list[exchange.Finish]] = {}
         self.starts = 0
         self.ends = ends(program)
-        self.executed: list[Collective] = []
+        self.executed: dict[int, Collective] = {}
+        """By result."""
         self.meta: dict[str, Any] = {}
         self.kernels = 0
         self.arguments: set[str] = {INPUTS}
@@ -131,7 +132,7 @@ class _Emitter:
         self.graph.output(tuple(self.values[value] for value in program.outputs))
         self.graph.set_codegen(PlainCalls(taking))
         module = fx.GraphModule(self.root, self.graph, f"rank_{self.rank}")
-        module.meta["collectives"] = list(self.executed)
+        module.meta["collectives"] = [self.executed[i.results[0]] for i in program.instrs if i.is_collective]
         module.meta["starts"] = self.starts
         return module
 
@@ -336,7 +337,8 @@ class _Emitter:
         ways = prod(axis.size for axis in instr.axes)
         largest = [-(-size // ways) * ways if d == cut else size for d, size in enumerate(shape)]
         put_in = prod(largest) * wire.item_bytes * (2 if wire.pairs else 1)
-        self.executed.append(Collective(instr.op, axes_text(instr.axes), collective_bytes(instr.op, ways, put_in)))
+        sent = collective_bytes(instr.op, ways, put_in)
+        self.executed[instr.results[0]] = Collective(instr.op, axes_text(instr.axes), sent)
 
     def padded(self, instr: Instr) -> Shape:
         local = self.program.values[instr.as_node().inputs[0]]
