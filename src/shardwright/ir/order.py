@@ -23,7 +23,7 @@ from collections.abc import Callable
 from math import prod
 from typing import NamedTuple
 
-from ..errors import GraphError
+from ..errors import VerifyError
 from ..spec.axes import axes_size
 from .lifetimes import Use
 from .program import Event, Instr, Program
@@ -65,24 +65,28 @@ def check_order(program: Program) -> Program:
     under_way: dict[tuple[int, ...], set[int]] = {}
     issued: set[int] = set()
     for kind, members in program.order:
+        if not members or not all(0 <= n < len(program.instrs) for n in members):
+            raise VerifyError(
+                "the order speaks of instructions that there are not", rows=[("event", f"{kind} {members}")]
+            )
         instrs = [program.instrs[n] for n in members]
         where = [("event", f"{kind} {', '.join(f'{n}: {i.op}' for n, i in zip(members, instrs))}")]
         if kind == WAIT:
             if members not in under_way:
-                raise GraphError("waits for what was not started together", rows=where)
+                raise VerifyError("the order waits for what was not started together", rows=where)
             here |= under_way.pop(members)
             continue
-        if kind not in (RUN, START) or issued & set(members) or not members:
-            raise GraphError("issues an instruction a second time, or none", rows=where)
+        if kind not in (RUN, START) or issued & set(members) or len(set(members)) < len(members):
+            raise VerifyError("the order issues an instruction a second time", rows=where)
         if (kind == START) != instrs[0].is_collective or (kind == RUN and len(members) > 1):
-            raise GraphError("collectives are started, all else is run, one at a time", rows=where)
+            raise VerifyError("in an order collectives are started, all else is run, one at a time", rows=where)
         if len(members) > 1 and (
             instrs[0].op not in BUCKETED or len({bucket_key(program, instr) for instr in instrs}) > 1
         ):
-            raise GraphError("starts collectives together that are not alike", rows=where)
+            raise VerifyError("the order starts collectives together that are not alike", rows=where)
         missing = [value for instr in instrs for value in instr.inputs if value not in here]
         if missing:
-            raise GraphError(f"reads %{program.values[missing[0]].name} before it is there", rows=where)
+            raise VerifyError(f"the order reads %{program.values[missing[0]].name} before it is there", rows=where)
         issued |= set(members)
         made = {value for instr in instrs for value in instr.results}
         if kind == START:
@@ -90,7 +94,7 @@ def check_order(program: Program) -> Program:
         else:
             here |= made
     if program.order and (len(issued) < len(program.instrs) or under_way):
-        raise GraphError("leaves instructions out, or does not wait for what it started")
+        raise VerifyError("the order leaves instructions out, or does not wait for what it started")
     return program
 
 

@@ -12,13 +12,15 @@ import numpy as np
 import pytest
 
 import shardwright as sw
-from shardwright import Graph, GraphError, Program
+from shardwright import Graph, Program
 from shardwright.cost import H100, RESIDENT, memory_profile, program_cost, simulate
 from shardwright.cost.profile import HELD, program_memory
+from shardwright.errors import VerifyError
 from shardwright.frontends.numpy import prepare
 from shardwright.ir.order import BUCKETED, RUN, START, WAIT, bucket_key, check_order, events_of, in_turn
 from shardwright.ir.program import Event
 from shardwright.lower import ordered
+from shardwright.proof.proving import prove
 from shardwright.run import VirtualEngine, scatter
 
 Make = Callable[[int], tuple[Graph, Program]]
@@ -115,14 +117,25 @@ def gathers(count: int = 3, size: int = 8) -> Program:
         (lambda events: [e for e in events if e.kind != WAIT], "before it is there|does not wait"),
         (lambda events: [e for e in events if e.kind != RUN], "leaves|before it is there"),
         (lambda events: [Event(START, tuple(range(4))), *events], "not alike|before it is there|all else"),
+        (lambda events: [Event(START, (99,)), *events], "there are not"),
+        (lambda events: [Event(RUN, ()), *events], "there are not"),
     ],
 )
 def test_orders_that_are_not_right_are_refused(change: Any, text: str) -> None:
     program = gathers()
     events = list(in_turn(program))
     check_order(replace(program, order=tuple(events)))
-    with pytest.raises(GraphError, match=text):
+    with pytest.raises(VerifyError, match=text):
         check_order(replace(program, order=tuple(change(events))))
+
+
+def test_the_proof_covers_the_order() -> None:
+    program, graph = step_of(64, 2)
+    assert program.order
+    prove(graph, program)
+    events = [event for event in program.order if event.kind != WAIT]
+    with pytest.raises(VerifyError, match=r"before it is there|does not wait"):
+        prove(graph, replace(program, order=tuple(events)))
 
 
 def step_of(width: int, layers: int, recipe: str = "dp") -> tuple[Program, Graph]:
