@@ -193,7 +193,6 @@ def test_a_certificate_in_a_file_is_not_believed(broken: None) -> None:
     plan = planned()
     with pytest.MonkeyPatch.context() as whole:
         whole.setattr("shardwright.solve.planner.lower", lower)
-        whole.setattr("shardwright.solve.planner.lower", lower)
         good = planned()
         good.verify()
     again = sw.load_plan(good.to_json(), product, X, W)
