@@ -19,7 +19,7 @@ While a collective is under way its backend needs memory beside the Program's va
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -123,11 +123,13 @@ class _Started(NamedTuple):
     makes: list[int]
     """At the start."""
     held: list[int]
-    """Until it is waited for."""
+    """Until it was waited for, and what it brings is in place."""
     later: list[int]
     """Results that are there only then."""
     shown: int | None = None
     """The buffer that they are views of."""
+    sent: Sequence[int] = ()
+    """Held until it was waited for, and not beyond."""
 
 
 def timeline(program: Program) -> Timeline:
@@ -151,13 +153,11 @@ def timeline(program: Program) -> Timeline:
         else:
             started = under_way.pop(members)
             results = [value for instr in instrs for value in instr.results]
+            if started.sent:  # gone before results are put together
+                uses[-1] = uses[-1]._replace(reads=[*uses[-1].reads, *started.sent])
             reads = [*started.held, *(value for value in results if value not in started.later)]
             makes = list(started.later)
             views = [] if started.shown is None else [(i, reads.index(started.shown)) for i in range(len(makes))]
-            if len(members) > 1 and instrs[0].op in _JOINING:
-                copied = [n for n in members if packing(program, program.instrs[n])[1]]
-                if copied:  # one after the other
-                    makes.append(buffer("received", max(copied, key=lambda n: block_bytes(program, program.instrs[n]))))
             uses.append(Use(reads, makes, views))
     return Timeline(uses, buffers)
 
@@ -171,7 +171,7 @@ def _alone(program: Program, members: tuple[int, ...], buffer: Callable[..., int
         return _Started(results, [], [])
     if unpacks and not packs:
         received = buffer("received", n)
-        return _Started([received], [received, *instr.inputs], results)
+        return _Started([received], [received], results, sent=instr.inputs)
     if packs:
         packed = buffer("packed", n)
         return _Started([packed, *results], [packed], [])
@@ -186,7 +186,7 @@ def _bucket(program: Program, members: tuple[int, ...], buffer: Callable[..., in
         return _Started([flat], [flat], results, flat)
     packed, received = buffer("packed", *members), buffer("received", *members)
     if instrs[0].op == "all_gather":
-        return _Started([packed, received], [packed, received], results)
+        return _Started([packed, received], [received], results, sent=[packed])
     copies = [buffer("packed", n) for n, instr in zip(members, instrs) if packing(program, instr)[0]]
     return _Started([packed, received, *copies], [packed, received], results, received)
 

