@@ -414,7 +414,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--columns", nargs="+", choices=COLUMNS, default=list(COLUMNS))
     parser.add_argument("--sizes", nargs="+", choices=tuple(SIZES), default=["large", "small"], help="of steps")
-    parser.add_argument("--rank-sizes", nargs="+", choices=tuple(SIZES), default=["large"])
+    parser.add_argument("--rank-sizes", nargs="+", choices=tuple(SIZES), default=["wide"])
     parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=list(RECIPES))
     parser.add_argument("--compile-recipes", nargs="*", choices=RECIPES, default=["plan", "zero3", "megatron"])
     parser.add_argument("--mesh", default="dp=2, tp=4")
