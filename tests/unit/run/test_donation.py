@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -19,12 +18,10 @@ from shardwright.cost.profile import HELD, METERED, RESIDENT, MemoryRules, alive
 from shardwright.errors import GraphError
 from shardwright.frontends.numpy import prepare as numpy_prepare
 from shardwright.frontends.torch import capture, prepare, torch_dtype
-from shardwright.ir.graph import TensorType
-from shardwright.ir.program import Instr, Local, Program
+from shardwright.ir.program import Program
 from shardwright.run import VirtualEngine
 from shardwright.run import scatter as numpy_scatter
 from shardwright.run.torch import TorchArrays, TorchEngine, emit
-from shardwright.run.torch.emission import IN_FLIGHT
 from shardwright.run.torch.held import Held
 from shardwright.run.torch.private import OperatorMode
 
@@ -228,27 +225,6 @@ def test_a_slice_does_not_keep_the_whole(specs: tuple[str, ...], copies: int) ->
         part = slice(16 * position, 16 * position + 16)
         assert torch.equal(found, x.exp().sin().cos()[part])
         assert held.peak <= program_memory(program, RESIDENT)
-
-
-@pytest.mark.parametrize("most", [IN_FLIGHT, 100])
-def test_few_collectives_at_a_time_hold_what_they_send(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A backend keeps what is sent until the collective is waited for: here, without a limit, to the end."""
-    mesh, type = DeviceMesh("d=4"), TensorType((8, 8), "f32")
-    specs = [ShardingSpec.parse(text, mesh) for text in ("[_, _] // d", "[d, _]")]
-    values = tuple(Local(i, type, specs[i // 6], f"x{i}") for i in range(12))
-    attrs = (("dim", 0), ("reduction", "sum"))
-    instrs = tuple(Instr("reduce_scatter", (i,), (i + 6,), attrs, mesh.axes, 192) for i in range(6))
-    program = Program("f", mesh, values, instrs, tuple(range(6)), tuple(range(6, 12)))
-    monkeypatch.setattr(sys.modules[emit.__module__], "IN_FLIGHT", most)
-    waiting, seen = set(), []
-    for node in emit(program, 0).graph.nodes:
-        if "reduce_scatter" in str(node.target):
-            waiting.add(node)
-        elif "wait_tensor" in str(node.target):
-            waiting.discard(node.args[0])
-        seen.append(len(waiting))
-    assert max(seen) == min(most + 1, 6)
-    assert not waiting
 
 
 # -- steps ----------------------------------------------------------------------------------------------

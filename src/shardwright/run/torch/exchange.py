@@ -1,7 +1,8 @@
 """Collectives as one rank carries them out: pack, exchange, unpack.
 
 Every function gets ``call``, which runs an op or writes it into a graph, so that the engine's collectives and emitted
-programs are one text.  A collective returns a function that waits and unpacks, so that others may start meanwhile.
+programs are one text.  A collective is a `Message` that is started, alone or with others, or is started at once; what
+comes back is a function that waits and unpacks, so that others may start meanwhile.
 
 A *buffer* holds one block for each member of the group, in the order of the process group, along dim 0.  Blocks are
 equal: uneven shards are padded to the largest.  Who sends what is known beforehand, so every rank makes the same calls,
@@ -13,6 +14,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -66,7 +68,7 @@ def stand_in(call: Call, fresh: bool = False) -> Call:
         return call(aten.clone.default, x, memory_format=torch.contiguous_format) if fresh else x
 
     def alone(op: Any, *args: Any, **kwargs: Any) -> Any:
-        if op is WAIT:
+        if op in (WAIT, _functional.all_reduce_.default):
             return args[0]
         if op in _SAME_SHAPE:
             return own(args[0])
@@ -79,9 +81,108 @@ def stand_in(call: Call, fresh: bool = False) -> Call:
     return alone
 
 
-def all_reduce(call: Call, x: Any, wire: Wire, peers: Peers) -> Finish:
-    made = call(_functional.all_reduce.default, wire.encode(call, x), wire.reduction, peers.group.name)
-    return lambda: wire.decode(call, call(WAIT, made))
+@dataclass(frozen=True)
+class Message:
+    """What one collective sends, and what is made of what it receives."""
+
+    kind: str
+    sent: Any
+    shape: Shape
+    """Of what is sent."""
+    got: Shape
+    """Of what is received."""
+    finish: Callable[[Any], Any]
+    """From what is received to the result."""
+    wire: Wire
+    peers: Peers
+
+
+def start(call: Call, messages: Sequence[Message]) -> list[Finish]:
+    """Send them, as one if they are several: these are of one kind, type and group."""
+    if len(messages) > 1:
+        return _start_bucket(call, messages)
+    (message,) = messages
+    made = _send(call, message.kind, message.sent, message.got, message.wire, message.peers)
+    return [lambda: message.finish(call(WAIT, made))]
+
+
+def _send(call: Call, kind: str, x: Any, got: Shape, wire: Wire, peers: Peers) -> Any:
+    group, count = peers.group, peers.count
+    if kind == "all_reduce":
+        return call(_functional.all_reduce.default, x, wire.reduction, group.name)
+    if kind == "reduce_scatter":
+        return call(_functional.reduce_scatter_tensor.default, x, wire.reduction, count, group.name)
+    if group.on_host and count > 1:
+        # Of gloo's gathers that make their result themselves no two may be under way: they corrupt memory
+        # (`AsyncAllgatherCoalescedWork`, PyTorch 2.13).
+        result = call(aten.new_empty.default, x, list(got))
+        return call(_functional.all_gather_into_tensor_out.default, x, count, group.name, out=result)
+    return call(_functional.all_gather_into_tensor.default, x, count, group.name)
+
+
+def _start_bucket(call: Call, messages: Sequence[Message]) -> list[Finish]:
+    """All of them in one buffer; with parts for each member, all parts of one member lie in a row."""
+    first = messages[0]
+    kind, count = first.kind, first.peers.count
+    rows = count if kind == "reduce_scatter" else 1
+    wide = [prod(message.shape) // rows for message in messages]
+    total = sum(wide)
+    flat = [call(aten.reshape.default, m.sent, [rows, size] if rows > 1 else [size]) for m, size in zip(messages, wide)]
+    packed = call(aten.cat.default, flat, 1 if rows > 1 else 0)
+    got = (count * total,) if kind == "all_gather" else (total,)
+    if kind == "all_reduce":
+        made = call(_functional.all_reduce_.default, packed, first.wire.reduction, first.peers.group.name)
+    else:
+        sent = call(aten.reshape.default, packed, [rows * total]) if rows > 1 else packed
+        made = _send(call, kind, sent, got, first.wire, first.peers)
+    received: list[Any] = []
+
+    def finish(i: int) -> Any:
+        if not received:
+            whole = call(WAIT, made)
+            if kind == "all_gather":
+                whole = call(aten.reshape.default, whole, [count, total])
+            parts = call(aten.split_with_sizes.default, whole, wide, 1 if kind == "all_gather" else 0)
+            received.append(parts)
+        part = call(operator.getitem, received[0], i)
+        return messages[i].finish(call(aten.reshape.default, part, list(messages[i].got)))
+
+    return [partial(finish, i) for i in range(len(messages))]
+
+
+def all_reduce(call: Call, x: Any, wire: Wire, peers: Peers, shape: Shape = ()) -> Message:
+    """``shape`` is needed for what shares a start with others."""
+    sent = _sent(shape, wire)
+    return Message("all_reduce", wire.encode(call, x), sent, sent, partial(wire.decode, call), wire, peers)
+
+
+def all_gather(call: Call, x: Any, shape: Shape, dim: int, sizes: Sequence[int], wire: Wire, peers: Peers) -> Message:
+    """``shape`` is this rank's, ``sizes`` what each member has of ``dim``."""
+    shape = _sent(shape, wire)
+    block = _replaced(shape, dim, max(sizes))
+    x = call(aten.contiguous.default, pad(call, wire.encode(call, x), shape, block))
+    got = (peers.count * block[0], *block[1:])
+
+    def finish(received: Any) -> Any:
+        return wire.decode(call, unpack(call, received, got, block, dim, sizes, peers.places))
+
+    return Message("all_gather", x, block, got, finish, wire, peers)
+
+
+def reduce_scatter(
+    call: Call, x: Any, shape: Shape, dim: int, cuts: Sequence[tuple[int, int]], wire: Wire, peers: Peers
+) -> Message:
+    """``cuts`` is what each member keeps of ``dim``."""
+    shape = _sent(shape, wire)
+    block = _replaced(shape, dim, _widest(cuts))
+    x, sent = pack(call, wire.encode(call, x), shape, dim, cuts, peers.places)
+    got = (sent[0] // peers.count, *sent[1:])
+    start, stop = cuts[peers.me]
+
+    def finish(received: Any) -> Any:
+        return wire.decode(call, take(call, reshape(call, received, got, block), block, dim, stop - start))
+
+    return Message("reduce_scatter", x, sent, got, finish, wire, peers)
 
 
 def broadcast(call: Call, x: Any, source: int, wire: Wire, peers: Peers) -> Finish:
@@ -89,40 +190,6 @@ def broadcast(call: Call, x: Any, source: int, wire: Wire, peers: Peers) -> Fini
     x = call(aten.contiguous.default, wire.encode(call, x))
     made = call(_functional.broadcast.default, x, peers.places[source], peers.group.name)
     return lambda: wire.decode(call, call(WAIT, made))
-
-
-def all_gather(call: Call, x: Any, shape: Shape, dim: int, sizes: Sequence[int], wire: Wire, peers: Peers) -> Finish:
-    """``shape`` is this rank's, ``sizes`` what each member has of ``dim``."""
-    shape = _sent(shape, wire)
-    block = _replaced(shape, dim, max(sizes))
-    x = call(aten.contiguous.default, pad(call, wire.encode(call, x), shape, block))
-    got = (peers.count * block[0], *block[1:])
-    if peers.group.on_host and peers.count > 1:
-        # Of gloo's gathers that make their result themselves no two may be under way: they corrupt memory
-        # (`AsyncAllgatherCoalescedWork`, PyTorch 2.13).
-        result = call(aten.new_empty.default, x, list(got))
-        made = call(_functional.all_gather_into_tensor_out.default, x, peers.count, peers.group.name, out=result)
-    else:
-        made = call(_functional.all_gather_into_tensor.default, x, peers.count, peers.group.name)
-    return lambda: wire.decode(call, unpack(call, call(WAIT, made), got, block, dim, sizes, peers.places))
-
-
-def reduce_scatter(
-    call: Call, x: Any, shape: Shape, dim: int, cuts: Sequence[tuple[int, int]], wire: Wire, peers: Peers
-) -> Finish:
-    """``cuts`` is what each member keeps of ``dim``."""
-    shape = _sent(shape, wire)
-    block = _replaced(shape, dim, _widest(cuts))
-    x, sent = pack(call, wire.encode(call, x), shape, dim, cuts, peers.places)
-    made = call(_functional.reduce_scatter_tensor.default, x, wire.reduction, peers.count, peers.group.name)
-    got = (sent[0] // peers.count, *sent[1:])
-    start, stop = cuts[peers.me]
-
-    def finish() -> Any:
-        mine = reshape(call, call(WAIT, made), got, block)
-        return wire.decode(call, take(call, mine, block, dim, stop - start))
-
-    return finish
 
 
 def all_to_all(
