@@ -40,6 +40,7 @@ from transformers.masking_utils import AttentionMaskInterface
 import shardwright as sw
 from shardwright.cost import Hardware, hardware_of, program_cost, simulate
 from shardwright.frontends.base import BACKWARD, FORWARD, NORM, UPDATE
+from shardwright.ir.order import events_of
 from shardwright.lower.pieces import rows_of
 
 HERE = Path(__file__).parent
@@ -237,27 +238,21 @@ def predict_layers(run: Run, layers: int) -> Predicted:
     program, graph = plan.program, plan.graph
     cost = program_cost(program, plan.hardware, graph)
 
-    def length(times: Sequence[int]) -> int:
-        return simulate(program, plan.hardware, graph, times=times).total
-
     rows = rows_of(plan.source.graph, plan.source.phases, graph, PIECES)
     updates = rows[0][1] if len(rows) > 1 else len(graph.nodes)
     priced = iter(cost.collectives)
-    without_update = []
-    for instr, ps in zip(program.instrs, cost.times, strict=True):
+    once = set()
+    """What runs in the last micro-batch only."""
+    for n, instr in enumerate(program.instrs):
         if instr.is_collective:
-            once = next(priced).role == "gradient" and run.sharding not in EVERY_BATCH
-        else:
-            once = instr.node is not None and instr.node >= updates
-        without_update.append(0 if once else ps)
-    last, each = length(cost.times), length(without_update)
-    spent = [
-        sum(ps for instr, ps in zip(program.instrs, times) if instr.is_collective is is_sent)
-        for times in (cost.times, without_update)
-        for is_sent in (False, True)
-    ]
-    more = run.batches - 1
-    figures = (last + more * each, spent[0] + more * spent[2], spent[1] + more * spent[3])
+            if next(priced).role == "gradient" and run.sharding not in EVERY_BATCH:
+                once.add(n)
+        elif instr.node is not None and instr.node >= updates:
+            once.add(n)
+    last = simulate(program, plan.hardware, graph, times=cost.times)
+    order = tuple(event for event in events_of(program) if not once.issuperset(event.members))
+    each = simulate(replace(program, order=order), plan.hardware, graph, times=cost.times)
+    figures = (getattr(last, f) + (run.batches - 1) * getattr(each, f) for f in ("total", "compute", "communication"))
     return Predicted(*(ps / PS_PER_MS for ps in figures), plan.memory / 2**30)
 
 
