@@ -11,7 +11,8 @@ plan; the length of the plan's simulated schedule is the prediction.  Rows judge
 * Weights and optimizer state are bf16, attention is causal by a flag.
 * n micro-batches take n times forward and backward and one update.  FSDP and ZeRO-2 communicate in each, ZeRO-1 and
   DDP reduce gradients in the last one.
-* Layers cost alike: 2 and 4 of them are captured, the rest follows; ``--full`` captures all.
+* Layers cost alike: 2 and 4 of them are captured, the rest follows; all are where that would not fit in memory, and
+  with ``--full``.
 
 Spearman's rank correlation is taken inside groups that are comparable: of one source, card and number of cards, and of
 one model, batch and length but for llm-foundry, whose rows differ in these.  There, and beside it everywhere, the order
@@ -224,7 +225,9 @@ def predict(run: Run, full: bool = False) -> Predicted:
     if full or run.layers <= SHORT[1]:
         return predict_layers(run, run.layers)
     few, more = (predict_layers(run, layers) for layers in SHORT)
-    return few.and_more(more, (run.layers - SHORT[0]) / (SHORT[1] - SHORT[0]))
+    found = few.and_more(more, (run.layers - SHORT[0]) / (SHORT[1] - SHORT[0]))
+    # Where so much would not fit, the whole Program is issued in another order.
+    return found if found.memory * 2**30 <= cards()[run.gpu].memory else predict_layers(run, run.layers)
 
 
 def predict_layers(run: Run, layers: int) -> Predicted:
