@@ -10,7 +10,8 @@ bring:
 - *Early start*: reductions start as soon as all their operands are there.  Everything else starts just in time for its
   first reader, as far as links are free then, and at most `AHEAD` buckets ahead of the one that is needed, since what
   is gathered too early takes memory.
-- *Late wait*: a bucket is waited for where the first of its results is read.
+- *Late wait*: a bucket is waited for where the first of its results is read; one whose operands its backend keeps
+  until then, when `AHEAD` others of them have been started.
 
 Several sizes of buckets are tried; of those that fit into memory the fastest is taken, by `cost.simulate`.
 """
@@ -18,6 +19,7 @@ Several sizes of buckets are tried; of those that fit into memory the fastest is
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -191,6 +193,8 @@ class _Windows:
             starts[bucket.at].append(bucket)
         under_way: dict[int, Event] = {}
         """By result."""
+        holding: deque[Event] = deque()
+        """What keeps more than it brings."""
 
         def waits(values: Iterable[int]) -> Iterator[Event]:
             for value in values:
@@ -208,6 +212,10 @@ class _Windows:
                     yield from waits(program.instrs[member].inputs)
                 yield event
                 under_way.update({made: event for m in bucket.members for made in program.instrs[m].results})
+                if program.instrs[bucket.members[0]].op == "reduce_scatter":
+                    holding.append(event)
+                if len(holding) > AHEAD:
+                    yield from waits(program.instrs[holding.popleft().members[0]].results)
             if at < self.count and not program.instrs[self.sequence[at]].is_collective:
                 yield from waits(program.instrs[self.sequence[at]].inputs)
                 yield Event(RUN, (self.sequence[at],))

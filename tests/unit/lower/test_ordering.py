@@ -194,3 +194,17 @@ def test_weights_are_gathered_ahead_and_gradients_leave_as_they_appear() -> None
             under_way += 1 if kind == START else -1
             most = max(most, under_way)
     assert 2 <= most <= 4
+
+
+def test_gradients_do_not_pile_up() -> None:
+    """A backend keeps what is sent until it is waited for; so few reductions at a time are not."""
+    program, _ = step_of(1024, 10, "zero3")
+    plain = replace(program, order=())
+    weight = 1024 * 1024 * 4
+    assert program_memory(program, RESIDENT) - program_memory(plain, RESIDENT) < 6 * weight
+    under_way = most = 0
+    for kind, members in events_of(program):
+        if kind != RUN and program.instrs[members[0]].op == "reduce_scatter":
+            under_way += 1 if kind == START else -1
+            most = max(most, under_way)
+    assert 1 <= most <= 3
