@@ -92,13 +92,18 @@ def test_what_no_kernel_does_is_left_to_the_formula() -> None:
     attrs = {**OPTIONS, "is_causal": False, "enable_gqa": False}
     device = torch.device("cpu")
     assert choose_attention("aten.mm", {}, [q, q], device) is None
-    assert choose_attention(FORWARD, {**attrs, "mask_grad": True}, [q, q, q, None], device) is None
-    assert choose_attention(FORWARD, {**attrs, "dropout_p": 0.1}, [q, q, q, None], device) is None
-    empty = TensorType((0, 4, 8, 8), "f32")
-    assert choose_attention(FORWARD, attrs, [empty, empty, empty, None], device) is None
-    short = TensorType((2, 4, 8), "f32")
-    assert choose_attention(FORWARD, attrs, [short, short, short, None], device) is None
-    assert choose_attention(FORWARD, attrs, [q, q, q, None], torch.device("meta")) is None
+
+    def kernel(attrs: dict[str, Any], type: TensorType, device: Any = device) -> str:
+        chosen = choose_attention(FORWARD, attrs, [type, type, type, None], device)
+        assert chosen is not None
+        return chosen.kernel
+
+    assert kernel(attrs, q) == "flash"
+    assert kernel({**attrs, "mask_grad": True}, q) == "math"
+    assert kernel({**attrs, "dropout_p": 0.1}, q) == "math"
+    assert kernel(attrs, TensorType((0, 4, 8, 8), "f32")) == "math"
+    assert kernel(attrs, TensorType((2, 4, 8), "f32")) == "math"
+    assert kernel(attrs, q, torch.device("meta")) == "math"
 
 
 def test_a_captured_step_uses_the_kernel() -> None:
