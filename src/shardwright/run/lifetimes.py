@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import GraphError
-from ..ir.lifetimes import Lifetimes, Use, lifetimes
+from ..ir.lifetimes import Lifetimes, lifetimes
+from ..ir.order import timeline
 from ..ir.program import Program
 
 
@@ -23,23 +24,27 @@ def take_over(inputs: Sequence[Any]) -> list[Any]:
 
 
 def last_uses(program: Program) -> list[list[int]]:
-    """For each instruction the values nobody reads after it; a view keeps what it shows alive."""
-    dead: list[list[int]] = [[] for _ in program.instrs]
-    for value, n in _lifetimes(program).last.items():
+    """For each event of the Program's order the values nobody needs after it; a view keeps what it shows alive.
+
+    Buffers of collectives are values after the Program's own.
+    """
+    found, events = _lifetimes(program)
+    dead: list[list[int]] = [[] for _ in range(events)]
+    for value, n in found.last.items():
         dead[n].append(value)
     return dead
 
 
 def ends(program: Program) -> list[int]:
-    """For each value the last instruction that needs its bytes; the number of instructions where they stay.
+    """For each value the last event that needs its bytes; the number of events where they stay.
 
     Inputs that the caller may donate are taken to be donated, others to stay.
     """
-    found, stays = _lifetimes(program), len(program.instrs)
+    found, stays = _lifetimes(program)
     staying = {value for i, value in enumerate(program.inputs) if i not in program.donated}
     return [stays if owner in staying else found.last.get(owner, stays) for owner in found.owner]
 
 
-def _lifetimes(program: Program) -> Lifetimes:
-    uses = (Use(instr.inputs, instr.results, instr.views) for instr in program.instrs)
-    return lifetimes(len(program.values), uses, program.outputs)
+def _lifetimes(program: Program) -> tuple[Lifetimes, int]:
+    uses, buffers = timeline(program)
+    return lifetimes(len(program.values) + len(buffers), uses, program.outputs), len(uses)
