@@ -22,7 +22,7 @@ from ..ir.core import CONSTRAINT
 from ..ir.digest import program_hash
 from ..ir.graph import Graph
 from ..ir.program import Program
-from ..lower import lower, ordered
+from ..lower import attention_as_meant, lower, ordered
 from ..optimize import solver_names
 from ..plans.amounts import amount_text, duration
 from ..plans.asked import Asked, broken
@@ -48,22 +48,26 @@ DEFAULT_SECONDS = 120.0
 """Time for the solver where the user gives none: hard problems take any time for a proof."""
 BOUNDED = 400
 """The most nodes of a program for which a simple plan is given the planner's bound."""
-REWRITE = "constraints"
-"""The pass over the graph that readies constraints inside the program."""
+ATTENTION, CONSTRAINTS = "attention", "constraints"
+"""The passes over the graph: attention as it was meant, and constraints inside the program made ready."""
 Say = Callable[[str], None]
 
 
 def apply_rewrite(rewrite: Rewrite, asked: Asked) -> Asked:
     """Replay a pass over the graph; what was asked then speaks of the new graph."""
-    if rewrite.name != REWRITE or rewrite.arguments:
-        raise SpecError(f"the plan's graph was rewritten by {rewrite.name!r}, which this version does not know")
-    graph, pushed = apply_constraints(asked.graph, asked.pins)
-    return asked.rewritten(graph, pushed)
+    if rewrite.name == ATTENTION and not rewrite.arguments:
+        return asked.rewritten(attention_as_meant(asked.graph, asked.spoken_of), {})
+    if rewrite.name == CONSTRAINTS and not rewrite.arguments:
+        return asked.rewritten(*apply_constraints(asked.graph, asked.pins))
+    raise SpecError(f"the plan's graph was rewritten by {rewrite.name!r}, which this version does not know")
 
 
-def rewrites_of(graph: Graph) -> tuple[Rewrite, ...]:
+def rewrites_of(asked: Asked) -> tuple[Rewrite, ...]:
     """The passes that a graph goes through before anything is decided."""
-    return (Rewrite(REWRITE),) if any(node.op == CONSTRAINT for node in graph.nodes) else ()
+    graph = asked.graph
+    meant = attention_as_meant(graph, asked.spoken_of) is not graph
+    ready = any(node.op == CONSTRAINT for node in graph.nodes)
+    return (*([Rewrite(ATTENTION)] if meant else []), *([Rewrite(CONSTRAINTS)] if ready else []))
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,8 @@ class Planner:
     """Bound to the graph as captured."""
     notes: tuple[str, ...] = ()
     """For every plan of it."""
+    passes: tuple[Rewrite, ...] | None = None
+    """Over the graph, where a plan says which; else all that there are for it."""
 
     def keeping(self, requests: tuple[Request, ...]) -> Planner:
         """The same program with these requests only."""
@@ -86,7 +92,7 @@ class Planner:
 
     @cached_property
     def rewrites(self) -> tuple[Rewrite, ...]:
-        return rewrites_of(self.source)
+        return rewrites_of(self.requested) if self.passes is None else self.passes
 
     @cached_property
     def asked(self) -> Asked:

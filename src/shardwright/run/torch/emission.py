@@ -62,24 +62,33 @@ def emit(
     *,
     stand_ins: bool = False,
     taking: bool = False,
+    attention: str | None = None,
 ) -> fx.GraphModule:
     """What the device at a position of the mesh does.
 
     ``groups`` names the process groups; without it the module can be looked at, but its collectives belong to no
     process group.  With ``stand_ins`` local ops of the same shapes take the place of collectives, to run one rank
     alone.  With ``taking`` the module is called with one list of inputs, which it empties: what nobody else has is gone
-    after its last use.  ``device`` is where created tensors go and what attention is chosen for.  The module's
+    after its last use.  ``device`` is where created tensors go and what attention is chosen for; ``attention`` names
+    the kernel (flash, cudnn, efficient, math) instead of the fastest measured one.  The module's
     ``meta["collectives"]`` lists what it executes, ``meta["starts"]`` says in how many starts.
     """
-    emitter = _Emitter(program, position, groups or NamedGroups(), torch.device(device or "cpu"), stand_ins)
+    emitter = _Emitter(program, position, groups or NamedGroups(), torch.device(device or "cpu"), stand_ins, attention)
     return emitter.module(taking)
 
 
 class _Emitter:
     def __init__(
-        self, program: Program, position: int, groups: GroupSource, device: torch.device, stand_ins: bool
+        self,
+        program: Program,
+        position: int,
+        groups: GroupSource,
+        device: torch.device,
+        stand_ins: bool,
+        attention: str | None = None,
     ) -> None:
         self.program = program
+        self.attention = attention
         self.mesh = program.mesh
         self.position = position
         self.rank = self.mesh.device_ids[position]
@@ -89,6 +98,8 @@ class _Emitter:
         self.root = torch.nn.Module()
         self.values: dict[int, Any] = {}
         self.types: dict[int, TensorType] = {}
+        self.begins: dict[Any, int] = {}
+        """Offsets by value: what depends on them is chosen when the module is written."""
         self.under_way: dict[tuple[int, ...], list[exchange.Finish]] = {}
         self.starts = 0
         self.ends = ends(program)
@@ -205,9 +216,11 @@ class _Emitter:
         attrs = dict(instr.attrs)
         results = [self.type_here(value) for value in instr.results]
         given = [self.type_here(o) if isinstance(o, int) else None for o in instr.operands]
-        attention = choose_attention(instr.op, attrs, given, self.device)
-        if attention is not None:
-            return attention(self.write, operands)
+        if not _on_nothing(instr.op, given, results):
+            begin = self.begins.get(instr.operands[-1], 0) if instr.operands else 0
+            attention = choose_attention(instr.op, attrs, given, self.device, begin, self.attention)
+            if attention is not None:
+                return attention(self.write, operands)
         if instr.op in KERNELS or _on_nothing(instr.op, given, results):
             return self.kernel(instr.op, attrs, results, operands)
         absent: Any = attrs.pop("absent", ())
@@ -284,6 +297,7 @@ class _Emitter:
         """Where this rank's part of a dim begins: a constant."""
         name = f"offset_{len(list(self.root.buffers()))}"
         start, _ = self.own_cut(instr, instr.attr("size"))
+        self.begins[instr.results[0]] = start
         self.root.register_buffer(name, torch.tensor(start, dtype=torch.int64, device=self.device))
         node = self.graph.get_attr(name)
         node.meta.update(self.meta)
