@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from ..ir.graph import Graph
 from ..ir.lifetimes import Use
-from ..ir.order import Buffer, buffer_bytes, events_of, timeline
+from ..ir.order import WAIT, Buffer, buffer_bytes, events_of, timeline
 from ..ir.program import Program
 from ..spec.sharding import Shape, ShardingSpec
 from .memory import Live, alive_bytes, live_bytes
@@ -146,17 +146,24 @@ def _steps(program: Program, rules: MemoryRules) -> tuple[_Steps, list[Buffer]]:
         if size is None:
             size = known[key] = local.padded_bytes
         sizes.append(size)
-    moments, buffers = timeline(program)
-    sizes += [buffer_bytes(program, buffer) if rules.buffers else 0 for buffer in buffers]
-    if not rules.buffers:  # then results count for themselves, whatever they are views of
-        moments = [_without_buffers(use, len(program.values)) for use in moments]
+    moments, buffers = timeline(program) if rules.buffers else (_without_buffers(program), [])
+    sizes += [buffer_bytes(program, buffer) for buffer in buffers]
     donated = program.donated if rules.donate else frozenset()
     kept = [value for i, value in enumerate(program.inputs) if rules.keep_inputs and i not in donated]
     return _Steps(sizes, program.inputs, moments, program.outputs, kept), buffers
 
 
-def _without_buffers(use: Use, values: int) -> Use:
-    return Use(use.reads, use.makes, [(made, read) for made, read in use.views if use.reads[read] < values])
+def _without_buffers(program: Program) -> list[Use]:
+    """Collectives have their results as soon as they are started."""
+    found = []
+    for kind, members in events_of(program):
+        instrs = [program.instrs[n] for n in members]
+        results = [value for instr in instrs for value in instr.results]
+        if kind == WAIT:
+            found.append(Use(results, ()))
+        else:
+            found.append(Use([value for i in instrs for value in i.inputs], results, instrs[0].views))
+    return found
 
 
 def value_kinds(program: Program, graph: Graph | None = None) -> tuple[str, ...]:

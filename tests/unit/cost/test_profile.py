@@ -65,7 +65,7 @@ def test_bytes_alive_at_every_instruction(seed: int, rules: MemoryRules, random_
         packed = room_of(program, instr) if rules.buffers else 0
         size = {value: program.values[value].padded_bytes for value in there}
         total = sum(size.values())
-        if packing(program, instr) == (False, True):  # put together when what was sent is gone
+        if rules.buffers and packing(program, instr) == (False, True):  # put together when what was sent is gone
             (sent,), (made,) = ({base[v] for v in values} for values in (reads[n], instr.results))
             gone = size[sent] if sent not in stay and max(used[sent]) == n else 0
             total -= min(gone, size[made])
