@@ -14,6 +14,8 @@ from math import prod
 from ..errors import SpecError
 from ..ir.graph import TensorType
 from ..ir.lifetimes import Use, lifetimes
+from ..ir.program import Program
+from ..rules.registry import find
 from ..spec.rule import OpShardingRule
 from ..spec.sharding import ShardingSpec
 
@@ -49,6 +51,26 @@ def memory_cost(
     shown = {result for result, _ in views}
     pairs = list(zip(specs, types))[len(specs) - count :]
     return sum(local_bytes(spec, type) for r, (spec, type) in enumerate(pairs) if r not in shown)
+
+
+def program_uses(program: Program, donate: bool = True) -> list[Use]:
+    """What each instruction reads and makes, and whose bytes it shows.
+
+    An op that works in place leaves its results in the bytes of its operands; those of an input that the caller keeps
+    are copied instead.
+    """
+    inputs = frozenset(program.inputs)
+    kept = inputs if not donate else frozenset(v for i, v in enumerate(program.inputs) if i not in program.donated)
+    owner: dict[int, int] = {}
+    found = []
+    for instr in program.instrs:
+        reads, views = instr.inputs, instr.views
+        if views and (record := find(instr.op)) is not None and record.in_place:
+            views = tuple(pair for pair in views if owner.get(reads[pair[1]], reads[pair[1]]) not in kept)
+        for result, operand in views:
+            owner[instr.results[result]] = owner.get(reads[operand], reads[operand])
+        found.append(Use(reads, instr.results, views))
+    return found
 
 
 def peak_live(sizes: Sequence[int], inputs: Iterable[int], moments: Sequence[Use], outputs: Iterable[int]) -> int:

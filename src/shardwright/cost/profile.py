@@ -26,7 +26,7 @@ from ..ir.lifetimes import Use
 from ..ir.program import Instr, Program
 from ..spec.axes import axes_size
 from ..spec.sharding import Shape, ShardingSpec
-from .memory import Live, alive_bytes, live_bytes
+from .memory import Live, alive_bytes, live_bytes, program_uses
 from .overlap import program_roles
 
 
@@ -128,7 +128,7 @@ def _timeline(program: Program, rules: MemoryRules) -> _Timeline:
         if size is None:
             size = known[key] = local.padded_bytes
         sizes.append(size)
-    moments = [Use(instr.inputs, instr.results, instr.views) for instr in program.instrs]
+    moments = program_uses(program, rules.donate)
     donated = program.donated if rules.donate else frozenset()
     kept = [value for i, value in enumerate(program.inputs) if rules.keep_inputs and i not in donated]
     extra = [buffer_bytes(program, instr) for instr in program.instrs] if rules.buffers else None

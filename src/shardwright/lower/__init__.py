@@ -4,6 +4,7 @@
 |---|---|
 | `lowering` | `lower`: graph + complete shardings -> Program; the per-op pipeline by its four names |
 | `pieces` | `cut`: a training step in pieces that run one after the other: gradients, norm, update |
+| `updates` | `together`: optimizer steps next to each other, for kernels that do many at once |
 | `forms` | local forms: masked lookup, offsets for created values, triangles |
 
 To extend: a new local form is a function in `forms.FORMS`; an op uses it by ``factor: form(name)`` in its rule.

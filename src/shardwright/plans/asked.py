@@ -76,10 +76,13 @@ class Asked:
         return Asked(graph, limits, self.stays, given, self.strict, ends=outs)
 
     def rewritten(self, graph: Graph, pushed: Specs) -> Asked:
-        """Of a graph that a pass made of this one: values have kept their names."""
-        values = {value.id: graph.by_name[value.name] for value in self.graph.values}
+        """Of a graph that a pass made of this one: values have kept their names; nothing is said of those that went."""
+        known = graph.by_name
+        values = {value.id: known[value.name] for value in self.graph.values if value.name in known}
         requests = tuple(request.moved(values) for request in self.requests)
-        made = replace(self, graph=graph, requests=requests, fixed={values[v]: s for v, s in self.fixed.items()})
+        made = replace(
+            self, graph=graph, requests=requests, fixed={values[v]: s for v, s in self.fixed.items() if v in values}
+        )
         said = {value for request in requests for value in request.pins}
         free = {v: s for v, s in pushed.items() if v in said or not any(splits(s, a) for a in made.bans.get(v, ()))}
         return replace(made, pushed=free)

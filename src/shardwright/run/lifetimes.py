@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..cost.memory import program_uses
 from ..errors import GraphError
-from ..ir.lifetimes import Lifetimes, Use, lifetimes
+from ..ir.lifetimes import Lifetimes, lifetimes
 from ..ir.program import Program
 
 
@@ -22,10 +23,10 @@ def take_over(inputs: Sequence[Any]) -> list[Any]:
     return taken
 
 
-def last_uses(program: Program) -> list[list[int]]:
+def last_uses(program: Program, donate: bool) -> list[list[int]]:
     """For each instruction the values nobody reads after it; a view keeps what it shows alive."""
     dead: list[list[int]] = [[] for _ in program.instrs]
-    for value, n in _lifetimes(program).last.items():
+    for value, n in _lifetimes(program, donate).last.items():
         dead[n].append(value)
     return dead
 
@@ -40,6 +41,5 @@ def ends(program: Program) -> list[int]:
     return [stays if owner in staying else found.last.get(owner, stays) for owner in found.owner]
 
 
-def _lifetimes(program: Program) -> Lifetimes:
-    uses = (Use(instr.inputs, instr.results, instr.views) for instr in program.instrs)
-    return lifetimes(len(program.values), uses, program.outputs)
+def _lifetimes(program: Program, donate: bool = True) -> Lifetimes:
+    return lifetimes(len(program.values), program_uses(program, donate), program.outputs)

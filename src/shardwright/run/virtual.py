@@ -16,6 +16,7 @@ from functools import partial
 from math import prod
 from typing import Any
 
+from ..cost.memory import program_uses
 from ..frontends.base import Arrays, Framework
 from ..frontends.numpy.arrays import NumpyArrays
 from ..frontends.numpy.framework import NUMPY
@@ -150,7 +151,7 @@ class CompiledProgram:
         compiler = _Compiler(program, engine)
         self.steps = [compiler.instruction(instr) for instr in program.instrs]
         self.reads = [instr.as_node().inputs for instr in program.instrs]
-        self.dead = last_uses(program)
+        self.dead = {donate: last_uses(program, donate) for donate in (True, False)}
 
     def __call__(self, inputs: Sequence[Shards]) -> list[Shards]:
         return self.run(inputs)[0]
@@ -175,7 +176,7 @@ class CompiledProgram:
             for value, shards in zip(instr.results, made):
                 env[value] = list(shards)
             meter.after(n)
-            for value in self.dead[n]:
+            for value in self.dead[donate][n]:
                 env[value] = []
         return [env[value] for value in program.outputs], meter.executed
 
@@ -188,10 +189,11 @@ class _Meter:
         donated = self.program.donated if donate else frozenset()
         self.kept = {value for i, value in enumerate(self.program.inputs) if i not in donated}
         self.arrays = compiled.engine.arrays
-        self.dead = compiled.dead
+        self.dead = compiled.dead[donate]
         self.env = env
         self.executed = Executed()
-        self.views = {instr.results[result] for instr in self.program.instrs for result, _ in instr.views}
+        uses = program_uses(self.program, donate)
+        self.views = {use.makes[result] for use in uses for result, _ in use.views}
         size = self.program.mesh.size
         self.live = [0] * size
         for value in self.program.inputs:

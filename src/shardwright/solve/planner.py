@@ -31,6 +31,7 @@ from ..plans.plan import Plan, PlanCost, Rewrite
 from ..plans.requests import Request, is_open
 from ..propagation import apply_constraints, rule_of, run_hierarchical_propagation_pass
 from ..propagation.complete import complete
+from ..rules.registry import fuse_updates
 from ..spec.axes import Axes
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
@@ -48,22 +49,29 @@ DEFAULT_SECONDS = 120.0
 """Time for the solver where the user gives none: hard problems take any time for a proof."""
 BOUNDED = 400
 """The most nodes of a program for which a simple plan is given the planner's bound."""
-REWRITE = "constraints"
+CONSTRAINTS = "constraints"
 """The pass over the graph that readies constraints inside the program."""
+UPDATES = "updates"
+"""The pass that writes optimizer steps as single ops."""
 Say = Callable[[str], None]
 
 
 def apply_rewrite(rewrite: Rewrite, asked: Asked) -> Asked:
     """Replay a pass over the graph; what was asked then speaks of the new graph."""
-    if rewrite.name != REWRITE or rewrite.arguments:
+    if rewrite.name not in (UPDATES, CONSTRAINTS) or rewrite.arguments:
         raise SpecError(f"the plan's graph was rewritten by {rewrite.name!r}, which this version does not know")
-    graph, pushed = apply_constraints(asked.graph, asked.pins)
-    return asked.rewritten(graph, pushed)
+    if rewrite.name == CONSTRAINTS:
+        return asked.rewritten(*apply_constraints(asked.graph, asked.pins))
+    said = {value for request in asked.requests for value in request.pins}
+    found = fuse_updates(asked.graph, said)
+    return asked if found is None else asked.rewritten(found[0], {})
 
 
 def rewrites_of(graph: Graph) -> tuple[Rewrite, ...]:
     """The passes that a graph goes through before anything is decided."""
-    return (Rewrite(REWRITE),) if any(node.op == CONSTRAINT for node in graph.nodes) else ()
+    updates = [Rewrite(UPDATES)] if graph.updates and fuse_updates(graph) is not None else []
+    constraints = [Rewrite(CONSTRAINTS)] if any(node.op == CONSTRAINT for node in graph.nodes) else []
+    return (*updates, *constraints)
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ from ...frontends.torch.half_types import WIDE, half_norm
 from ...frontends.torch.kernels import KERNELS, ON_NOTHING
 from ...frontends.torch.signatures import Signature, find_op, signature
 from ...frontends.torch.sizes import local_sizes, operand_sizes
+from ...frontends.torch.updates import STATE
 from ...ir.graph import TensorType
 from ...ir.program import Collective, Instr, Program
 from ...spec.axes import AxisRef, axes_text
@@ -48,6 +49,7 @@ from . import exchange
 from .attention import choose_attention
 from .code import INPUTS, PlainCalls
 from .groups import GroupSource, NamedGroups, ranks_along
+from .updates import DEVICES, Updates
 from .wire import Wire, moved_as, reduced_as
 
 aten = torch.ops.aten
@@ -63,16 +65,22 @@ def emit(
     *,
     stand_ins: bool = False,
     taking: bool = False,
+    donated: bool | None = None,
+    fused: bool | None = None,
 ) -> fx.GraphModule:
     """What the device at a position of the mesh does.
 
     ``groups`` names the process groups; without it the module can be looked at, but its collectives belong to no
     process group.  With ``stand_ins`` local ops of the same shapes take the place of collectives, to run one rank
     alone.  With ``taking`` the module is called with one list of inputs, which it empties: what nobody else has is gone
-    after its last use.  ``device`` is where created tensors go and what attention is chosen for.  The module's
-    ``meta["collectives"]`` lists what it executes.
+    after its last use.  State is written over if it is ``donated``, and optimizers step by ``fused`` kernels, else by
+    plain operators, which ``torch.compile`` takes; both as ``taking`` says, by default.  ``device`` is
+    where created tensors go and what attention is chosen for.  The module's ``meta["collectives"]`` lists what it
+    executes.
     """
     emitter = _Emitter(program, position, groups or NamedGroups(), torch.device(device or "cpu"), stand_ins)
+    fused = (taking if fused is None else fused) and emitter.device.type in DEVICES
+    emitter.updates = Updates(emitter, taking if donated is None else donated, fused)
     return emitter.module(taking)
 
 
@@ -97,6 +105,7 @@ class _Emitter:
         self.graph = fx.Graph()
         self.root = torch.nn.Module()
         self.values: dict[int, Any] = {}
+        self.updates: Updates
         self.types: dict[int, TensorType] = {}
         self.pending: dict[int, _Pending] = {}
         self.sending: deque[int] = deque()
@@ -129,12 +138,14 @@ class _Emitter:
             node = self.values[value] = self.graph.placeholder(self.argument(program.values[value].name))
             node.target = node.name  # two names for it would be two references, of which code drops one
             node.meta.update(self.meta)
+        self.updates.bring_numbers()
         for n, instr in enumerate(program.instrs):
             try:
                 self.instruction(instr, n)
             except ShardwrightError as error:
                 error.add("instruction", f"{n}: {instr.op}")
                 raise error.add("at", instr.source) if instr.source is not None else error from None
+        self.updates.flush()
         for value in list(self.pending):
             self.read(value)
         self.meta = {}
@@ -169,8 +180,14 @@ class _Emitter:
         return self.values[value]
 
     def instruction(self, instr: Instr, n: int) -> None:
+        if instr.op in STATE:
+            self.updates.add(instr, n)
+            return
+        self.updates.flush()
         self.meta = {**self.said(instr), "instr": n}
         make = self.makers.get(instr.op)
+        several = instr.is_collective and prod(axis.size for axis in instr.axes) > 1
+        self.updates.passed(instr, make is not None and not several)
         if make is not None:
             (result,) = instr.results
             made = make(instr)
@@ -217,24 +234,34 @@ class _Emitter:
         return found
 
     def local(self, instr: Instr, operands: Nodes) -> Nodes:
-        attrs = dict(instr.attrs)
         results = [self.type_here(value) for value in instr.results]
         given = [self.type_here(o) if isinstance(o, int) else None for o in instr.operands]
-        attention = choose_attention(instr.op, attrs, given, self.device)
+        return self.calculated(instr.op, dict(instr.attrs), given, results, operands)
+
+    def calculated(
+        self,
+        op: str,
+        attrs: dict[str, Any],
+        given: Sequence[TensorType | None],
+        results: Sequence[TensorType],
+        operands: Nodes,
+    ) -> Nodes:
+        """An op on tensors of these types."""
+        attention = choose_attention(op, attrs, given, self.device)
         if attention is not None:
             return attention(self.write, operands)
-        if instr.op in KERNELS or _on_nothing(instr.op, given, results):
-            return self.kernel(instr.op, attrs, results, operands)
+        if op in KERNELS or _on_nothing(op, given, results):
+            return self.kernel(op, attrs, results, operands)
         absent: Any = attrs.pop("absent", ())
-        form = signature(find_op(instr.op))
-        sizes = operand_sizes(instr.op, attrs)
+        form = signature(find_op(op))
+        sizes = operand_sizes(op, attrs)
         if sizes is not None:
             # A shard need not be contiguous, which these ops ask for.
             operands = [o if o is None else self.write(aten.contiguous.default, o) for o in operands]
             attrs = sizes(attrs, given)
         else:
-            attrs = local_sizes(instr.op, attrs, results)
-        norm = half_norm(instr.op, given, self.device.type)
+            attrs = local_sizes(op, attrs, results)
+        norm = half_norm(op, given, self.device.type)
         if norm is not None:
             operands = [o if o is None else self.write(aten.contiguous.default, o) for o in operands]
             operands = [self.cast(o, norm[1]) if i in norm[0].operands else o for i, o in enumerate(operands)]
