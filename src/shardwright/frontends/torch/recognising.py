@@ -20,6 +20,8 @@ from .residues import P, computes, evaluated, hashed, over, power, root
 from .updates import ADAM, SGD, STATE
 
 FLOATS = ("f64", "f32", "bf16", "f16")
+_last: tuple[Graph, list[Any]] | None = None
+"""What was recognised last: planning asks twice for the same graph."""
 MOST = 40
 """Elementwise ops, counted back from a new parameter, among which its gradient is looked for."""
 
@@ -44,7 +46,10 @@ def fuse_updates(graph: Graph, kept: Iterable[int] = ()) -> tuple[Graph, dict[in
 
     Values that are ``kept`` stay as they are.
     """
-    found = recognised(graph)
+    global _last
+    if _last is None or _last[0] is not graph:
+        _last = graph, recognised(graph)
+    found = _last[1]
     while found:
         change = _Change(graph, found)
         fewer = [update for update in found if change.possible(update, set(kept))]
@@ -324,7 +329,7 @@ class _Change:
         """An op makes all its results at once, so nobody may read one before; and what is kept must not go."""
         graph, place = self.graph, self.place(update)
         early = {n for value in update.results for n in graph.uses[value] if n <= place} - self.gone
-        return not early and not kept & self._made_of(update)
+        return not early and not (kept and kept & self._made_of(update))
 
     def _made_of(self, update: Update) -> set[int]:
         """What goes for its sake."""
@@ -349,7 +354,11 @@ class _Change:
                 continue
             if not replaced:
                 readers = [graph.nodes[m].results[0] for m in graph.uses[value]]
-                needed = value in held or graph.output_uses[value] or any(r not in lost | results for r in readers)
+                needed = (
+                    value in held
+                    or graph.output_uses[value]
+                    or any(r not in lost and r not in results for r in readers)
+                )
                 if needed:
                     continue
                 lost.add(value)

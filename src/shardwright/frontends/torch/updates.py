@@ -35,7 +35,7 @@ def adam(
     eps: Any, weight_decay: Any, decoupled: bool, maximize: bool,
 ) -> list[Any]:  # fmt: skip
     """Adam and AdamW (``decoupled``); with ``largest`` AMSGrad.  ``step`` counts from 1."""
-    kind = parameter.dtype
+    kinds = [x.dtype for x in (parameter, mean, square, largest) if x is not None]
     parameter, gradient, mean, square = map(wide, (parameter, gradient, mean, square))
     gradient = -gradient if maximize else gradient
     if weight_decay is not None and decoupled:
@@ -51,7 +51,8 @@ def adam(
     step = step.to(torch.float64)
     size, root = lr / (1 - beta1**step), (1 - beta2**step).sqrt()
     high = square if largest is None else largest
-    return [made.to(kind) for made in (parameter - mean / (high.sqrt() / root + eps) * size, *state)]
+    new = [parameter - mean / (high.sqrt() / root + eps) * size, *state]
+    return [made.to(kind) for made, kind in zip(new, kinds)]
 
 
 def sgd(
@@ -59,16 +60,16 @@ def sgd(
     nesterov: bool, maximize: bool,
 ) -> list[Any]:  # fmt: skip
     """Gradient descent, with momentum where there is ``moving``; not its first step, if there is dampening."""
-    kind = parameter.dtype
+    kinds = [x.dtype for x in (parameter, moving) if x is not None]
     parameter, gradient = wide(parameter), wide(gradient)
     gradient = -gradient if maximize else gradient
     if weight_decay is not None:
         gradient = gradient + parameter * weight_decay
     if moving is None:
-        return [(parameter - gradient * lr).to(kind)]
+        return [(parameter - gradient * lr).to(kinds[0])]
     moving = wide(moving) * momentum + (gradient if dampening is None else gradient * (1 - dampening))
     gradient = gradient + moving * momentum if nesterov else moving
-    return [(parameter - gradient * lr).to(kind), moving.to(kind)]
+    return [(parameter - gradient * lr).to(kinds[0]), moving.to(kinds[1])]
 
 
 FORMULAS: Mapping[str, Callable[..., list[Any]]] = {ADAM: adam, SGD: sgd}
