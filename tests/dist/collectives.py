@@ -143,15 +143,17 @@ class Check:
             size = int(draw.choice([4, 12, 64, 400]))
             kind = ("gather", "gather", "scatter", "reduce")[draw.integers(4)]
             x = torch.full((size,), float(n % 7))
+            combined = reduced_as("f32", "sum", 2)
+            cuts = [(0, size // 2), (size // 2, size)]
             if kind == "gather":
-                finish, total = exchange.all_gather(run_op, x, (size,), 0, [size] * 2, moved_as("f32"), peers), 1
+                message, total = exchange.all_gather(run_op, x, (size,), 0, [size] * 2, moved_as("f32"), peers), 1
             elif kind == "scatter":
-                cuts = [(0, size // 2), (size // 2, size)]
-                finish, total = exchange.reduce_scatter(run_op, x, (size,), 0, cuts, reduced_as("f32", "sum", 2), peers), 2
+                message, total = exchange.reduce_scatter(run_op, x, (size,), 0, cuts, combined, peers), 2
             else:
-                finish, total = exchange.all_reduce(run_op, x, reduced_as("f32", "sum", 2), peers), 2
+                message, total = exchange.all_reduce(run_op, x, combined, peers), 2
+            (finish,) = exchange.start(run_op, [message])
             started.append((finish, total * (n % 7)))
-            del x, finish
+            del x, finish, message
             if len(started) > 3:
                 finish, number = started.popleft()
                 assert (finish() == number).all()

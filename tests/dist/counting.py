@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from shardwright.ir.program import Collective
+from shardwright.ir.order import START, events_of
+from shardwright.ir.program import Program
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _NAMES = {
@@ -16,8 +17,8 @@ _NAMES = {
 
 
 class Counted(TorchDispatchMode):
-    """Functional collectives by name; those that are given memory for their result count like the others, which
-    `CommDebugMode` leaves out."""
+    """Functional collectives by name; those that are given memory for their result, or work in place, count like the
+    others, which `CommDebugMode` leaves out."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,9 +29,11 @@ class Counted(TorchDispatchMode):
     ) -> Any:
         space, _, name = func._schema.name.partition("::")
         if space == "_c10d_functional" and name != "wait_tensor":
-            self.counts[name.removesuffix("_out")] += 1
+            self.counts[name.removesuffix("_out").removesuffix("_")] += 1
         return func(*args, **(kwargs or {}))
 
 
-def expected(collectives: Iterable[Collective]) -> Counter[str]:
-    return Counter(_NAMES[collective.kind] for collective in collectives)
+def started(program: Program) -> Counter[str]:
+    """What a Program's order starts; a bucket is one."""
+    starts = (event.members[0] for event in events_of(program) if event.kind == START)
+    return Counter(_NAMES[program.instrs[n].op] for n in starts)

@@ -79,7 +79,8 @@ def peak(step: Any, batch: dict[str, Any]) -> int:
 
     Collectives have local stand-ins: gloo's threads let go of what was sent when they come to it.
     """
-    given = [step.engine.scatter(x, spec).clone() for x, spec in zip(step.source.bind((), batch), step.runner.specs)]
+    specs = [step.program.values[value].spec for value in step.program.inputs]
+    given = [step.engine.scatter(x, spec).clone() for x, spec in zip(step.source.bind((), batch), specs)]
     handed = [*given, *(tensor.clone() for tensor in step.state)]
     del given
     run = emit(step.program, step.engine.position, stand_ins=True, taking=True)

@@ -14,7 +14,6 @@ from ..errors import GraphError, ShardwrightError, printable
 from ..frontends.base import Source
 from ..ir.graph import Graph
 from ..ir.program import Collective, Program
-from ..lower import lower
 from ..plans import Complete, duration, gibibytes, read_plan
 from ..plans.plan import Plan as Data
 from ..plans.plan import PlanCost
@@ -105,7 +104,7 @@ class Plan:
 
     @cached_property
     def program(self) -> Program:
-        return lower(self.complete) if self.data.program is None else self.data.program
+        return self.planner.lowered(self.complete) if self.data.program is None else self.data.program
 
     @property
     def collectives(self) -> list[Collective]:

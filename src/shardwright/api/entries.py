@@ -8,17 +8,19 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from ..cost.machine import Hardware
-from ..cost.memory import program_uses
+from ..cost.memory import program_timeline
 from ..errors import ShardwrightError, SpecError
 from ..frontends.base import BACKWARD, CONSTANT, FORWARD, NORM, OPTION, UPDATE, Source
 from ..ir.digest import program_digest
 from ..ir.lifetimes import lifetimes
 from ..ir.program import Program
+from ..lower import ordered
 from ..lower.pieces import Piece, cut, rows_of
 from ..plans import Complete
 from ..proof.same import check_same
 from ..run.engine import Engine
 from ..run.runner import Runner
+from ..solve.planner import Planner
 from .proven import proven_for
 
 _PIECES = {FORWARD: "gradients", BACKWARD: "gradients", NORM: "update", UPDATE: "update"}
@@ -45,6 +47,9 @@ class Planned(Protocol):
 
     @property
     def hardware(self) -> Hardware: ...
+
+    @property
+    def planner(self) -> Planner: ...
 
 
 @dataclass
@@ -112,14 +117,15 @@ class Entry:
 
     def _part(self, piece: Piece) -> Part:
         """A piece, proven and compiled."""
-        graph = self.plan.complete.graph
+        graph, planner = self.plan.complete.graph, self.plan.planner
+        program = ordered(piece.program, planner.hardware, piece.complete.graph, limit=planner.limit)
         slots: dict[int, int | str] = {value: i for i, value in enumerate(graph.inputs)}
         slots.update({graph.outputs[o]: i for i, o in graph.updates if graph.node_of(graph.outputs[o]) is not None})
         if self.plan.verified == "on":
-            proven_for(self.engine, piece.complete.graph, piece.program, self.source, piece.complete.graph)
+            proven_for(self.engine, piece.complete.graph, program, self.source, piece.complete.graph)
         returned = set(piece.returns.values())
         return Part(
-            piece.name, piece.program, self.engine.compile(piece.program),
+            piece.name, program, self.engine.compile(program),
             tuple(slots.get(value, f"%{value}") for value in piece.takes),
             tuple(None if at in returned else f"%{value}" for at, value in enumerate(piece.gives)),
             piece.returns,
@@ -153,7 +159,8 @@ class Entry:
 
 def _shared(program: Program) -> frozenset[int]:
     """Outputs beside the state's own that show the bytes of an input, or of what becomes of it."""
-    owner = lifetimes(len(program.values), program_uses(program)).owner
+    uses, buffers = program_timeline(program)
+    owner = lifetimes(len(program.values) + len(buffers), uses).owner
     updated = {output for _, output in program.updates}
     state = {owner[program.outputs[output]] for output in updated} | set(program.inputs)
     return frozenset(o for o, value in enumerate(program.outputs) if o not in updated and owner[value] in state)

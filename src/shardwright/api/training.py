@@ -405,6 +405,7 @@ class Step(Checkpointed):
                 slots.update(zip(takes, handed))
             raise
         done.collectives += executed.collectives
+        done.starts += executed.starts
         done.peak_bytes = max(done.peak_bytes, executed.peak_bytes)
         return list(outputs)
 

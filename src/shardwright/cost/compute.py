@@ -155,7 +155,10 @@ def _factors(mapped: Mapped) -> set[int]:
 def op_time(
     kind: str, work: int, operands: Sequence[int], results: Sequence[int], dtype: str, hardware: Hardware
 ) -> int:
-    """Picoseconds from operations (`Work`, or a number alone) and bytes."""
+    """Picoseconds from operations (`Work`, or a number alone) and bytes; never less than the peak rate allows.
+
+    Constants are fitted to ops of many sizes, and where bytes count for little they may promise more than the peak.
+    """
     if kind == "view":
         return 0
     made = sum(results)
@@ -163,13 +166,15 @@ def op_time(
     read = sum(min(size, made) for size in operands) if kind == "gather" else sum(operands)
     fitted = hardware.roofline(kind)
     time = fitted.launch_ps
+    least = 0
     if work:
+        least = time + -(-work * min(fitted.flops_percent, 1) * PS // hardware.peak(dtype))
         known = work if isinstance(work, Work) else Work(work)
         times, over = known.stretch(fitted.units)
         time += -(-work * fitted.flops_percent * PS * times // (100 * hardware.peak(dtype) * over))
         if fitted.scores:
             time += -(-known.scores * PS * times // (fitted.scores * over))
-    return time + -(-(read + made) * fitted.bytes_percent * PS // (100 * hardware.bandwidth))
+    return max(least, time + -(-(read + made) * fitted.bytes_percent * PS // (100 * hardware.bandwidth)))
 
 
 def factor_axes(rule: OpShardingRule, specs: Sequence[ShardingSpec]) -> tuple[Axes, ...]:

@@ -10,23 +10,21 @@ Three ways to count, the same lifetimes:
 
 `RESIDENT` is what a device needs in a training step that hands its state over, and what the virtual mesh measures, to
 the byte, when inputs are donated; `HELD` when they are not.  `METERED` is what the program's own values need at least.
-A collective over a dim that does not come first is packed before or unpacked after: blocks of members lie one after
-the other in a buffer.
+Moments are those of the Program's order; what collectives need while they are under way is said in `ir.order`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import prod
 from typing import NamedTuple
 
 from ..ir.graph import Graph
 from ..ir.lifetimes import Use
-from ..ir.program import Instr, Program
-from ..spec.axes import axes_size
+from ..ir.order import Buffer, buffer_bytes, events_of
+from ..ir.program import Program
 from ..spec.sharding import Shape, ShardingSpec
-from .memory import Live, alive_bytes, live_bytes, program_uses
+from .memory import Live, alive_bytes, live_bytes, program_timeline
 from .overlap import program_roles
 
 
@@ -71,8 +69,8 @@ class MemoryProfile:
     program: Program = field(repr=False, compare=False)
     graph: Graph | None = field(repr=False, compare=False)
     live: Live = field(repr=False)
-    buffer: int = field(repr=False)
-    """What packing and unpacking takes then."""
+    buffers: dict[str, int] = field(repr=False)
+    """What packing and unpacking takes then, by name."""
 
     @cached_property
     def alive(self) -> tuple[Alive, ...]:
@@ -80,8 +78,7 @@ class MemoryProfile:
         program, kinds = self.program, value_kinds(self.program, self.graph)
         values = [program.values[value] for value in self.live.alive]
         found = [Alive(local.name, local.padded_bytes, kinds[local.id]) for local in values]
-        if self.buffer:
-            found.append(Alive(f"buffer of {program.instrs[self.moment].op}", self.buffer, "buffer"))
+        found += [Alive(name, bytes, "buffer") for name, bytes in self.buffers.items() if bytes]
         return tuple(sorted(found, key=lambda item: (-item.bytes, item.name)))
 
     @property
@@ -100,26 +97,47 @@ def program_memory(program: Program, rules: MemoryRules = METERED) -> int:
 
 def alive_at(program: Program, rules: MemoryRules = METERED) -> list[int]:
     """Bytes alive on a device while each instruction runs: what it reads, makes and packs, and what waits."""
-    return alive_bytes(*_timeline(program, rules))
+    steps, _ = _steps(program, rules)
+    found = [0] * len(program.instrs)
+    for (_, members), bytes in zip(events_of(program), alive_bytes(*steps)):
+        for n in members:
+            found[n] = max(found[n], bytes)
+    return found
 
 
 def memory_profile(program: Program, rules: MemoryRules = METERED, graph: Graph | None = None) -> MemoryProfile:
     """The peak with its moment and everything alive then; ``graph`` as for `program_cost`."""
-    timeline = _timeline(program, rules)
-    live = live_bytes(*timeline)
+    steps, buffers = _steps(program, rules)
+    live = live_bytes(*steps)
     if live.moment < 0:
-        return MemoryProfile(live.peak, -1, "at the start", program, graph, live, 0)
-    instr, extra = program.instrs[live.moment], timeline[-1]
+        return MemoryProfile(live.peak, -1, "at the start", program, graph, live, {})
+    values = len(program.values)
+    of_buffers = {_buffer_name(program, buffers[v - values]): steps.sizes[v] for v in live.alive if v >= values}
+    live = replace(live, alive=tuple(value for value in live.alive if value < values))
+    members = events_of(program)[live.moment].members
+    instr = program.instrs[members[0]]
     made = ", ".join(f"%{program.values[value].name}" for value in instr.results)
     where = f"{instr.op} -> {made}" + (f" at {instr.source}" if instr.source is not None else "")
-    return MemoryProfile(live.peak, live.moment, where, program, graph, live, extra[live.moment] if extra else 0)
+    return MemoryProfile(live.peak, members[0], where, program, graph, live, of_buffers)
 
 
-_Timeline = tuple[list[int], tuple[int, ...], list[Use], tuple[int, ...], list[int], list[int] | None]
+def _buffer_name(program: Program, buffer: Buffer) -> str:
+    first = program.instrs[buffer.members[0]]
+    more = f" and {len(buffer.members) - 1} more" if len(buffer.members) > 1 else ""
+    return f"{buffer.role} buffer of {first.op} -> %{program.values[first.results[0]].name}{more}"
 
 
-def _timeline(program: Program, rules: MemoryRules) -> _Timeline:
-    """What `alive_bytes` takes."""
+class _Steps(NamedTuple):
+    """What `alive_bytes` takes; buffers are values after the Program's own."""
+
+    sizes: list[int]
+    inputs: tuple[int, ...]
+    moments: list[Use]
+    outputs: tuple[int, ...]
+    kept: list[int]
+
+
+def _steps(program: Program, rules: MemoryRules) -> tuple[_Steps, list[Buffer]]:
     known: dict[tuple[ShardingSpec, Shape, int], int] = {}  # most shapes come once for each layer of a model
     sizes = []
     for local in program.values:
@@ -128,37 +146,17 @@ def _timeline(program: Program, rules: MemoryRules) -> _Timeline:
         if size is None:
             size = known[key] = local.padded_bytes
         sizes.append(size)
-    moments = program_uses(program, rules.donate)
+    moments, buffers = program_timeline(program, rules.donate)
+    sizes += [buffer_bytes(program, buffer) if rules.buffers else 0 for buffer in buffers]
+    if not rules.buffers:  # then results count for themselves, whatever they are views of
+        moments = [_without_buffers(use, len(program.values)) for use in moments]
     donated = program.donated if rules.donate else frozenset()
     kept = [value for i, value in enumerate(program.inputs) if rules.keep_inputs and i not in donated]
-    extra = [buffer_bytes(program, instr) for instr in program.instrs] if rules.buffers else None
-    return sizes, program.inputs, moments, program.outputs, kept, extra
+    return _Steps(sizes, program.inputs, moments, program.outputs, kept), buffers
 
 
-def buffer_bytes(program: Program, instr: Instr) -> int:
-    """What a collective needs while it runs, beside operand and result.
-
-    A buffer has a block for each member along dim 0.  None is needed where blocks lie one after the other as it is:
-    all dims before the one that is cut or joined are 1.  What is cut must also divide, or blocks are padded.
-    """
-    if instr.op not in _BUFFERED:
-        return 0
-    (operand,) = instr.inputs
-    before, after = program.values[operand], program.values[instr.results[0]]
-    block = list(before.spec.padded_shape(before.type.shape))
-    joined, cut = instr.attr("dim"), instr.attr("to_dim", instr.attr("dim"))
-    in_a_row = True
-    if instr.op in _CUTTING:
-        in_a_row = prod(block[:cut]) == 1 and after.type.shape[cut] % after.spec.dims[cut].shards == 0
-        block[cut] = after.spec.padded_shape(after.type.shape)[cut]
-    if instr.op in _JOINING:
-        in_a_row = in_a_row and prod(block[:joined]) == 1
-    return 0 if in_a_row else axes_size(instr.axes) * prod(block) * before.type.item_bytes
-
-
-_CUTTING = frozenset({"reduce_scatter", "all_to_all"})
-_JOINING = frozenset({"all_gather", "all_to_all"})
-_BUFFERED = _CUTTING | _JOINING
+def _without_buffers(use: Use, values: int) -> Use:
+    return Use(use.reads, use.makes, [(made, read) for made, read in use.views if use.reads[read] < values])
 
 
 def value_kinds(program: Program, graph: Graph | None = None) -> tuple[str, ...]:

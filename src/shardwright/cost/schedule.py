@@ -1,43 +1,33 @@
-"""A schedule of a Program on two streams, compute and communication, and what of its communication shows.
+"""When everything of a Program happens: its order replayed on compute and on one queue for each link.
 
-Compute keeps the order of the program; an op starts when everything it reads is there.  A collective starts when its
-operand is there and the stream is free; while one waits for its operand, the next `AHEAD` in the program may overtake
-it, as weights are gathered ahead of the gradients that are still being made.  Views and local steps take no time and
-wait for no stream.
+The order says what is issued when; nothing is decided here.  Local instructions run one after the other.  Collectives
+begin when they are started and their link is free, in the order in which they are started; a bucket costs one start.
+Who waits for one stands still until it is done.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..errors import GraphError
 from ..ir.graph import Graph
-from ..ir.program import Program
+from ..ir.order import RUN, START, events_of
+from ..ir.program import Event, Program
+from .comm import sent_cost
 from .machine import Hardware
 from .program import instr_costs
 
-COMPUTE, COMMUNICATION = "compute", "communication"
-AHEAD = 2
-"""How many collectives may overtake one that waits: what frameworks prefetch."""
-
-
-class Task(NamedTuple):
-    """One step of any list: which values it reads and makes, on which stream, for how long."""
-
-    stream: str
-    ps: int
-    reads: tuple[int, ...]
-    makes: tuple[int, ...]
+COMPUTE = "compute"
 
 
 class Span(NamedTuple):
-    """When a task runs; picoseconds from the start of the step."""
+    """When something runs; picoseconds from the start of the step."""
 
-    task: int
+    members: tuple[int, ...]
+    """Instructions of the Program: one, or the collectives of a bucket."""
     stream: str
+    """``compute``, or the links that it runs over."""
     start: int
     end: int
 
@@ -47,13 +37,13 @@ class Timeline:
     """When everything happens."""
 
     spans: tuple[Span, ...]
-    """In program order; for a Program ``task`` is the instruction."""
+    """In the Program's order."""
     compute: int
-    """Picoseconds that the compute stream works."""
+    """Picoseconds of computing."""
     communication: int
-    """The same of the other."""
+    """The same of all collectives."""
     total: int
-    """The step: until both are done."""
+    """The step: until all is done."""
 
     @property
     def exposed(self) -> int:
@@ -69,81 +59,45 @@ class Timeline:
 
 
 def simulate(
-    program: Program,
-    hardware: Hardware,
-    graph: Graph | None = None,
-    ahead: int = AHEAD,
-    times: Sequence[int] | None = None,
+    program: Program, hardware: Hardware, graph: Graph | None = None, times: Sequence[int] | None = None
 ) -> Timeline:
-    """The schedule of a Program; ``graph`` as for `program_cost`, whose ``times`` may be handed on."""
+    """A Program's order, replayed; ``graph`` as for `program_cost`, whose ``times`` may be handed on."""
+    hardware = hardware.on(program.mesh)
     if times is None:
-        times = instr_costs(program, hardware.on(program.mesh), graph)
-    tasks = [
-        Task(COMMUNICATION if instr.is_collective else COMPUTE, time, instr.inputs, instr.results)
-        for instr, time in zip(program.instrs, times, strict=True)
-    ]
-    return schedule(tasks, ahead)
+        times = instr_costs(program, hardware, graph)
+    now = compute = communication = 0
+    free: dict[str, int] = {}
+    done: dict[tuple[int, ...], int] = {}
+    spans: list[Span] = []
+    for event in events_of(program):
+        kind, members = event
+        if kind == RUN:
+            spans.append(Span(members, COMPUTE, now, now + times[members[0]]))
+            now += times[members[0]]
+            compute += times[members[0]]
+        elif kind == START:
+            links, time = links_of(program, event, hardware), start_time(program, event, hardware)
+            begin = max([now, *(free.get(link, 0) for link in links)])
+            done[members] = begin + time
+            free.update(dict.fromkeys(links, begin + time))
+            communication += time
+            spans.append(Span(members, " and ".join(links), begin, begin + time))
+        else:
+            now = max(now, done[members])
+    return Timeline(tuple(spans), compute, communication, max([now, *done.values()]))
 
 
-def schedule(tasks: Sequence[Task], ahead: int = AHEAD) -> Timeline:
-    """The schedule of any list of tasks, each after those that make what it reads.
-
-    >>> reduce, work = Task(COMMUNICATION, 5, (0,), (1,)), Task(COMPUTE, 7, (0,), (2,))
-    >>> schedule([reduce, work]).exposed, schedule([reduce, work._replace(reads=(1,))]).exposed
-    (0, 5)
-    """
-    return _Scheduler(tasks, ahead).run()
+def start_time(program: Program, event: Event, hardware: Hardware) -> int:
+    """Picoseconds of what is started together."""
+    first = program.instrs[event.members[0]]
+    return sent_cost(first.op, first.axes, sum(program.instrs[n].bytes for n in event.members), hardware)
 
 
-class _Scheduler:
-    def __init__(self, tasks: Sequence[Task], ahead: int) -> None:
-        self.tasks, self.ahead = tasks, ahead
-        made = {value for task in tasks for value in task.makes}
-        self.missing = [len({value for value in task.reads if value in made}) for task in tasks]
-        self.readers: dict[int, list[int]] = {}
-        for n, task in enumerate(tasks):
-            for value in {value for value in task.reads if value in made}:
-                self.readers.setdefault(value, []).append(n)
-        self.ready = [0] * len(tasks)
-        self.spans: dict[int, Span] = {}
-        self.free = {COMPUTE: 0, COMMUNICATION: 0}
-        self.busy = {COMPUTE: 0, COMMUNICATION: 0}
-
-    def run(self) -> Timeline:
-        ops = deque(n for n, task in enumerate(self.tasks) if task.ps and task.stream == COMPUTE)
-        collectives = [n for n, task in enumerate(self.tasks) if task.ps and task.stream == COMMUNICATION]
-        for n, task in enumerate(self.tasks):
-            if not task.ps and not self.missing[n] and n not in self.spans:
-                self.place(n)
-        while ops or collectives:
-            while ops and not self.missing[ops[0]]:
-                self.place(ops.popleft())
-            if collectives or ops:
-                # All that is known without another collective is known now, the first one's operand at least.
-                near = [n for n in collectives[: self.ahead + 1] if not self.missing[n]]
-                if not near:
-                    raise GraphError("a task reads what is made only after it")
-                chosen = min(near, key=lambda n: (max(self.ready[n], self.free[COMMUNICATION]), n))
-                collectives.remove(chosen)
-                self.place(chosen)
-        spans = tuple(self.spans[n] for n in range(len(self.tasks)))
-        return Timeline(spans, self.busy[COMPUTE], self.busy[COMMUNICATION], max(self.free.values()))
-
-    def place(self, n: int) -> None:
-        """Run a task whose operands are known; what takes no time follows at once."""
-        todo = [n]
-        while todo:
-            n = todo.pop()
-            task = self.tasks[n]
-            start = self.ready[n]
-            if task.ps:
-                start = max(start, self.free[task.stream])
-                self.free[task.stream] = start + task.ps
-                self.busy[task.stream] += task.ps
-            self.spans[n] = Span(n, task.stream, start, start + task.ps)
-            for value in task.makes:
-                for reader in self.readers.get(value, ()):
-                    self.ready[reader] = max(self.ready[reader], start + task.ps)
-                    self.missing[reader] -= 1
-                    if not self.missing[reader] and not self.tasks[reader].ps:
-                        todo.append(reader)
+def links_of(program: Program, event: Event, hardware: Hardware) -> tuple[str, ...]:
+    """What it runs over, and others that do have to wait for: inside a node, between nodes, or an axis' own link."""
+    axes = program.instrs[event.members[0]].axes
+    found = []
+    for wire, _ in hardware.levels(axes):
+        own = next((name for name, link in hardware.links if link == wire), "")
+        found.append("node" if wire == hardware.default_link else "network" if wire == hardware.network else own)
+    return tuple(found)

@@ -17,6 +17,7 @@ lowering makes of it: one SPMD text with explicit collectives.
 | `core` | ops that belong to no frontend |
 | `digest` | `program_hash`, `program_digest`: what a Graph, what a Program computes, as digests |
 | `program` | `Program`, `Instr`, `Local`: the SPMD form |
+| `order` | in which order a Program's instructions are issued, and what memory that takes beside its values |
 
 To extend: a pass is a function from graph to graph that uses `rewrite.Rewriter` and ends in `verify`.
 """

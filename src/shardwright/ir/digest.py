@@ -40,4 +40,5 @@ def program_digest(program: Program) -> str:
         line = (instr.op, instr.operands, instr.results, instr.attrs, tuple(map(str, instr.axes)), instr.bytes)
         digest.update(f"{line!r}\n".encode())
     digest.update(f"{program.mesh} {program.inputs} {program.outputs} {program.updates}".encode())
+    digest.update("".join(f"\n{kind} {members}" for kind, members in program.order).encode())
     return digest.hexdigest()

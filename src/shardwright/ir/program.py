@@ -85,6 +85,16 @@ class Instr:
         return Node(self.op, self.operands, self.results, self.attrs, (), self.source)
 
 
+class Event(NamedTuple):
+    """One thing that a device does next; see `order`."""
+
+    kind: str
+    """``run`` a local instruction; ``start`` collectives, together if they are several; ``wait`` for what was started
+    together."""
+    members: tuple[int, ...]
+    """Instructions of the Program."""
+
+
 class Collective(NamedTuple):
     """What `Program.collectives` lists."""
 
@@ -108,6 +118,8 @@ class Program:
     """What a user should know, e.g. which ops run replicated."""
     spent: tuple[int, ...] = ()
     """Inputs, by position, that the caller hands over beside those that are updated."""
+    order: tuple[Event, ...] = ()
+    """When each instruction is issued; empty: one after the other, collectives finished at once."""
 
     @cached_property
     def donated(self) -> frozenset[int]:

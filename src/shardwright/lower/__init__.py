@@ -3,6 +3,7 @@
 | file | what it holds |
 |---|---|
 | `lowering` | `lower`: graph + complete shardings -> Program; the per-op pipeline by its four names |
+| `ordering` | `ordered`: when instructions are issued: buckets, early starts, late waits |
 | `pieces` | `cut`: a training step in pieces that run one after the other: gradients, norm, update |
 | `updates` | `together`: optimizer steps next to each other, for kernels that do many at once |
 | `forms` | local forms: masked lookup, offsets for created values, triangles |
@@ -11,5 +12,6 @@ To extend: a new local form is a function in `forms.FORMS`; an op uses it by ``f
 """
 
 from .lowering import infer_output_sharding, lower
+from .ordering import ordered
 
-__all__ = ["infer_output_sharding", "lower"]
+__all__ = ["infer_output_sharding", "lower", "ordered"]

@@ -13,6 +13,7 @@ from itertools import pairwise
 from math import prod
 
 from ..errors import ShardwrightError, VerifyError
+from ..ir.order import check_order
 from ..ir.program import Instr, Local, Program
 from ..ir.text import node_text, quoted
 from ..spec.axes import Axes, AxisRef, axes_size, axes_text
@@ -30,7 +31,7 @@ Atom = tuple[str, int, int]
 def check_structure(program: Program) -> Program:
     """Return the program, or say what is wrong with it and where."""
     _Structure(program).check()
-    return program
+    return check_order(program)
 
 
 def instruction_text(program: Program, n: int) -> str:

@@ -45,6 +45,8 @@ class Executed:
     collectives: list[Collective] = field(default_factory=list)
     peak_bytes: int = 0
     """The most that a device held, where the engine can tell."""
+    starts: int = 0
+    """How often communication was started: collectives in a bucket share one."""
 
 
 class Compiled(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..cost.memory import program_uses
+from ..cost.memory import program_timeline
 from ..errors import GraphError
 from ..ir.lifetimes import Lifetimes, lifetimes
 from ..ir.program import Program
@@ -24,22 +24,27 @@ def take_over(inputs: Sequence[Any]) -> list[Any]:
 
 
 def last_uses(program: Program, donate: bool) -> list[list[int]]:
-    """For each instruction the values nobody reads after it; a view keeps what it shows alive."""
-    dead: list[list[int]] = [[] for _ in program.instrs]
-    for value, n in _lifetimes(program, donate).last.items():
+    """For each event of the Program's order the values nobody needs after it; a view keeps what it shows alive.
+
+    Buffers of collectives are values after the Program's own.
+    """
+    found, events = _lifetimes(program, donate)
+    dead: list[list[int]] = [[] for _ in range(events)]
+    for value, n in found.last.items():
         dead[n].append(value)
     return dead
 
 
 def ends(program: Program) -> list[int]:
-    """For each value the last instruction that needs its bytes; the number of instructions where they stay.
+    """For each value the last event that needs its bytes; the number of events where they stay.
 
     Inputs that the caller may donate are taken to be donated, others to stay.
     """
-    found, stays = _lifetimes(program), len(program.instrs)
+    found, stays = _lifetimes(program)
     staying = {value for i, value in enumerate(program.inputs) if i not in program.donated}
     return [stays if owner in staying else found.last.get(owner, stays) for owner in found.owner]
 
 
-def _lifetimes(program: Program, donate: bool = True) -> Lifetimes:
-    return lifetimes(len(program.values), program_uses(program, donate), program.outputs)
+def _lifetimes(program: Program, donate: bool = True) -> tuple[Lifetimes, int]:
+    uses, buffers = program_timeline(program, donate)
+    return lifetimes(len(program.values) + len(buffers), uses, program.outputs), len(uses)

@@ -16,11 +16,12 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from ..cost.memory import program_uses
+from ..cost.memory import program_timeline
 from ..frontends.base import Arrays, Framework
 from ..frontends.numpy.arrays import NumpyArrays
 from ..frontends.numpy.framework import NUMPY
 from ..ir.graph import TensorType
+from ..ir.order import START, WAIT, buffer_bytes, events_of
 from ..ir.program import Collective, Instr, Program
 from ..spec.axes import AxisRef, axes_text
 from ..spec.chunks import nested_chunk
@@ -151,6 +152,7 @@ class CompiledProgram:
         compiler = _Compiler(program, engine)
         self.steps = [compiler.instruction(instr) for instr in program.instrs]
         self.reads = [instr.as_node().inputs for instr in program.instrs]
+        self.events = events_of(program)
         self.dead = {donate: last_uses(program, donate) for donate in (True, False)}
 
     def __call__(self, inputs: Sequence[Shards]) -> list[Shards]:
@@ -169,15 +171,16 @@ class CompiledProgram:
         if donate:
             take_over(inputs)
         meter = _Meter(self, env, donate)
-        for n, instr in enumerate(program.instrs):
-            made = self.steps[n](env)
-            if instr.is_collective:
-                meter.collective(instr, env)
-            for value, shards in zip(instr.results, made):
-                env[value] = list(shards)
-            meter.after(n)
-            for value in self.dead[donate][n]:
-                env[value] = []
+        for at, (kind, members) in enumerate(self.events):
+            if kind != WAIT:  # devices have what a collective brings as soon as it is started
+                for n in members:
+                    for value, shards in zip(program.instrs[n].results, self.steps[n](env)):
+                        env[value] = list(shards)
+            meter.after(at, kind, members)
+            for value in self.dead[donate][at]:
+                if value < len(env):
+                    env[value] = []
+        meter.executed.collectives = [meter.done[n] for n in sorted(meter.done)]
         return [env[value] for value in program.outputs], meter.executed
 
 
@@ -192,53 +195,61 @@ class _Meter:
         self.dead = compiled.dead[donate]
         self.env = env
         self.executed = Executed()
-        uses = program_uses(self.program, donate)
-        self.views = {use.makes[result] for use in uses for result, _ in use.views}
-        size = self.program.mesh.size
-        self.live = [0] * size
+        self.uses, self.buffers = program_timeline(self.program, donate)
+        self.views = {use.makes[made] for use in self.uses for made, _ in use.views}
+        self.live = [0] * self.program.mesh.size
+        self.sizes: dict[int, list[int]] = {}
+        self.blocks: dict[int, int] = {}
+        self.done: dict[int, Collective] = {}
         for value in self.program.inputs:
-            self._add(value, 1)
+            self._add(value)
         self._peak()
 
-    def _add(self, value: int, sign: int) -> None:
+    def _add(self, value: int) -> None:
         if value in self.views:
             return
-        for position, shard in enumerate(self.env[value]):
-            self.live[position] += sign * prod(self.arrays.shape(shard)) * self.arrays.item_bytes(shard)
+        at = value - len(self.env)
+        if at >= 0:  # all devices make the same: where parts differ, they pad them to the largest
+            sizes = [buffer_bytes(self.program, self.buffers[at], lambda instr: self.blocks[instr.results[0]])] * len(
+                self.live
+            )
+        else:
+            sizes = [prod(self.arrays.shape(shard)) * self.arrays.item_bytes(shard) for shard in self.env[value]]
+        self.sizes[value] = sizes
+        self.live = [live + size for live, size in zip(self.live, sizes)]
 
-    def _peak(self, buffer: int = 0) -> None:
-        self.executed.peak_bytes = max(self.executed.peak_bytes, *(live + buffer for live in self.live))
+    def _peak(self) -> None:
+        self.executed.peak_bytes = max(self.executed.peak_bytes, *self.live)
 
-    def after(self, n: int) -> None:
-        instr = self.program.instrs[n]
-        for value in instr.results:
-            self._add(value, 1)
-        self._peak(self._buffer(instr) if instr.is_collective else 0)
-        for value in self.dead[n]:
-            if value not in self.kept:
-                self._add(value, -1)
+    def after(self, at: int, kind: str, members: Sequence[int]) -> None:
+        """An event has happened."""
+        if kind == START:
+            self.executed.starts += 1
+            for n in members:
+                instr = self.program.instrs[n]
+                self.done[n] = self.collective(instr, self.env)
+                self.blocks[instr.results[0]] = self._block(instr)
+        for value in self.uses[at].makes:
+            self._add(value)
+        self._peak()
+        for value in self.dead[at]:
+            if value not in self.kept and value in self.sizes:
+                self.live = [live - size for live, size in zip(self.live, self.sizes.pop(value))]
 
-    def _buffer(self, instr: Instr) -> int:
-        """A block for each member, one after the other, unless they lie so in what is sent or in what is wanted.
-
-        Every device makes the same: where parts differ between devices, all pad them to the largest.
-        """
+    def _block(self, instr: Instr) -> int:
+        """What one member sends to, or gets from, another, from the arrays."""
         before, after = (
-            [self.arrays.shape(shard) for shard in self.env[value]]
-            for value in (instr.as_node().inputs[0], instr.results[0])
+            [self.arrays.shape(shard) for shard in self.env[value]] for value in (instr.inputs[0], instr.results[0])
         )
         block = [max(sizes) for sizes in zip(*before)]
-        packed = unpacked = False
         if instr.op in ("reduce_scatter", "all_to_all"):
             cut = instr.attr("to_dim", instr.attr("dim"))
-            packed = prod(block[:cut]) > 1 or any(shape[cut] != after[0][cut] for shape in after)
             block[cut] = max(shape[cut] for shape in after)
-        if instr.op in ("all_gather", "all_to_all"):
-            unpacked = prod(block[: instr.attr("dim")]) > 1
-        item = self.arrays.item_bytes(self.env[instr.results[0]][0])
-        return prod(axis.size for axis in instr.axes) * prod(block) * item if packed or unpacked else 0
+        item: int = self.arrays.item_bytes(self.env[instr.results[0]][0])
+        total: int = prod(block, start=item)
+        return total
 
-    def collective(self, instr: Instr, env: list[Shards]) -> None:
+    def collective(self, instr: Instr, env: list[Shards]) -> Collective:
         """What a device sends, from what the devices hold."""
         (value,) = instr.as_node().inputs
         after = self.program.values[instr.results[0]]
@@ -251,7 +262,7 @@ class _Meter:
             largest = max(shape[d] for shape in shapes)
             padded *= -(-largest // ways) * ways if d == cut else largest
         sent = collective_bytes(instr.op, ways, padded * self.arrays.item_bytes(env[value][0]))
-        self.executed.collectives.append(Collective(instr.op, axes_text(instr.axes), sent))
+        return Collective(instr.op, axes_text(instr.axes), sent)
 
 
 def _over_groups(

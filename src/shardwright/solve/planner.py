@@ -22,7 +22,7 @@ from ..ir.core import CONSTRAINT
 from ..ir.digest import program_hash
 from ..ir.graph import Graph
 from ..ir.program import Program
-from ..lower import lower
+from ..lower import lower, ordered
 from ..optimize import solver_names
 from ..plans.amounts import amount_text, duration
 from ..plans.asked import Asked, broken
@@ -133,6 +133,7 @@ class Planner:
         program, graph = lower(decided), decided.graph
         found = program_cost(program, self.hardware, graph)
         program = replace(program, notes=_notes(decided, program, found.times, self.notes))
+        program = ordered(program, self.hardware, graph, found.times, self.limit)
         shown = simulate(program, self.hardware, graph, times=found.times).exposed
         cost = PlanCost(found.compute, found.communication, found.hidden, shown)
         peak = memory_profile(program, RESIDENT).peak
@@ -141,6 +142,15 @@ class Planner:
             self.source_hash, self.hardware.name, self.asked, decided, cost, peak,
             min(lower_bound, cost.objective), solver, timed_out, self.rewrites, None, program,
         )  # fmt: skip
+
+    @property
+    def limit(self) -> int:
+        """Bytes of a device that a program's order may take: what was asked, or what there is."""
+        return self.hardware.memory if self.asked.memory is None else self.asked.memory
+
+    def lowered(self, decided: Complete) -> Program:
+        """The Program of a plan's decisions, as it runs."""
+        return ordered(lower(decided), self.hardware, decided.graph, limit=self.limit)
 
     def broken(self, plan: Plan) -> list[Request]:
         """What the user asked for and a plan does not keep."""

@@ -62,7 +62,7 @@ def without_a_collective(program: Program) -> Program:
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lowering forgets a collective, wherever it is called."""
-    for room in ("api.artefact", "api.eager", "solve.planner", "lower.pieces"):
+    for room in ("api.eager", "solve.planner", "lower.pieces"):
         monkeypatch.setattr(f"shardwright.{room}.lower", lambda complete: without_a_collective(lower(complete)))
 
 
@@ -192,7 +192,6 @@ def test_a_plan_says_how_far_it_is() -> None:
 def test_a_certificate_in_a_file_is_not_believed(broken: None) -> None:
     plan = planned()
     with pytest.MonkeyPatch.context() as whole:
-        whole.setattr("shardwright.api.artefact.lower", lower)
         whole.setattr("shardwright.solve.planner.lower", lower)
         good = planned()
         good.verify()

@@ -76,7 +76,7 @@ def close(model: Any, other: Any, optimizer: Any, others: Any) -> None:
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("specs", ["alone", *SHARDED])
 def test_ten_steps_are_those_of_eager_pytorch(name: str, specs: str) -> None:
-    if specs == "zero1" and "sgd" in name or specs == "zero1" and name in ("momentum", "nesterov"):
+    if specs == "zero1" and name in ("sgd", "momentum", "nesterov"):
         pytest.skip("it keeps other state")
     model, other, batches = models()
     optimizer, theirs = (OPTIMIZERS[name](list(m.parameters())) for m in (model, other))

@@ -7,8 +7,19 @@ from dataclasses import replace
 import pytest
 
 from shardwright import DeviceMesh, FactorSharding, OpShardingRule, RuleError, sharding_rule
-from shardwright.cost import H100, Hardware, Roofline, compute_cost
-from shardwright.cost.compute import CLASSES, SCORED, Work, cost_class, factor_axes, local_sizes, op_time, operations
+from shardwright.cost import H100, Hardware, Roofline, compute_cost, hardware_of
+from shardwright.cost.compute import (
+    ARITHMETIC,
+    CLASSES,
+    SCORED,
+    Work,
+    cost_class,
+    factor_axes,
+    local_sizes,
+    op_time,
+    operations,
+)
+from shardwright.cost.files import preset_names
 from shardwright.rules.registry import lookup, records
 from shardwright.spec.axes import Axes
 
@@ -270,3 +281,16 @@ def test_a_class_may_have_constants_of_its_own() -> None:
     plain = compute_cost(rule, "sort", axes(rule), "f32", PLAIN)
     assert compute_cost(rule, "sort", axes(rule), "f32", own) == pytest.approx(10**6 + 3 * plain, abs=3)
     assert compute_cost(rule, "pointwise", axes(rule), "f32", own) == plain
+
+
+@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("kind", ARITHMETIC)
+@pytest.mark.parametrize("size", [64, 1024, 8192, 65536])
+def test_no_op_is_faster_than_the_peak(name: str, kind: str, size: int) -> None:
+    """Fitted constants below 100% promise more than the peak where bytes count for little."""
+    hardware = hardware_of(name)
+    for dtype in dict(hardware.flops):
+        flops = 2 * size**3
+        time = op_time(kind, Work(flops), [2 * size * size] * 2, [2 * size * size], dtype, hardware)
+        assert time * hardware.peak(dtype) >= flops * 10**12
+        assert time > op_time(kind, Work(flops // 8), [size * size // 2] * 2, [size * size // 2], dtype, hardware)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 
-from shardwright import Graph, GraphError, Program
-from shardwright.cost import H100, Overlap, graph_roles, program_cost, program_roles, simulate
-from shardwright.cost.schedule import COMMUNICATION, COMPUTE, Task, schedule
+from shardwright import DeviceMesh, Graph, Program
+from shardwright.cost import H100, Overlap, Timeline, graph_roles, program_cost, program_roles, simulate
+from shardwright.cost.comm import sent_cost
+from shardwright.ir.program import Event
 
 STEP = Graph.parse("""graph step(%x: f32[64, 32], %w1: f32[32, 32], %w2: f32[32, 32], %m2: f32[32, 32]) {
   %t1 = transpose(%w1) : f32[32, 32]
@@ -76,72 +76,64 @@ def test_the_objective_counts_what_shows(lowered: Callable[..., Program]) -> Non
 
 # -- schedules ------------------------------------------------------------------------------------------
 
-
-def op(ps: int, reads: tuple[int, ...], *makes: int) -> Task:
-    return Task(COMPUTE, ps, reads, makes)
+R, S, W = "run", "start", "wait"
 
 
-def collective(ps: int, read: int, made: int) -> Task:
-    return Task(COMMUNICATION, ps, (read,), (made,))
+@pytest.fixture
+def two(lowered: Callable[..., Program]) -> Callable[..., Timeline]:
+    """Two ops and, after the first, an all_reduce; the second op reads its result or not."""
+
+    def make(reads: bool, ops: int, *events: tuple[str, int]) -> Timeline:
+        text = """graph f(%x: f32[64, 512], %w: f32[512, 64]) {
+          %y = matmul(%x, %w) : f32[64, 64]
+          %z = tanh(READ) : f32[64, 64]
+          return %y, %z
+        }""".replace("READ", "%y" if reads else "%w")
+        text = text if reads else text.replace("%z = tanh(%w) : f32[64, 64]", "%z = tanh(%w) : f32[512, 64]")
+        program = lowered(Graph.parse(text), "d=4", {"x": "[_, d]", "w": "[d, _]", "y": "[_, _]"})
+        kinds = [instr.op for instr in program.instrs]
+        assert kinds == ["matmul", "all_reduce", "tanh"]
+        order = tuple(Event(kind, (n,)) for kind, n in events)
+        return simulate(replace(program, order=order), H100, times=[ops, SENT, ops])
+
+    return make
 
 
-def test_a_chain_hides_nothing() -> None:
-    found = schedule([op(5, (0,), 1), collective(7, 1, 2), op(3, (2,), 3)])
-    assert (found.total, found.compute, found.communication) == (15, 8, 7)
-    assert (found.exposed, found.hidden) == (7, 0)
+SENT = sent_cost("all_reduce", DeviceMesh("d=4").axes, 64 * 64 * 4 * 2 * 3 // 4, H100)
 
 
-def test_a_gradient_hides_behind_the_rest_of_the_backward_pass() -> None:
-    tasks = [op(5, (0,), 1), collective(4, 1, 2), op(5, (0,), 3), op(1, (2,), 4)]
-    found = schedule(tasks)
-    assert (found.total, found.exposed, found.hidden) == (11, 0, 4)
+def test_in_turn_nothing_hides(two: Callable[..., Timeline]) -> None:
+    found = two(True, 5)
+    assert (found.total, found.compute, found.communication) == (10 + SENT, 10, SENT)
+    assert (found.exposed, found.hidden) == (SENT, 0)
 
 
-def test_what_follows_waits() -> None:
-    assert schedule([op(5, (0,), 1), collective(9, 1, 2), op(5, (0,), 3), op(1, (2,), 4)]).exposed == 4
+def test_what_is_waited_for_late_hides(two: Callable[..., Timeline]) -> None:
+    order = ((R, 0), (S, 1), (R, 2), (W, 1))
+    assert two(False, SENT, *order).exposed == 0
+    assert two(False, SENT // 3, *order).exposed == SENT - SENT // 3
+    assert [span.start for span in two(False, SENT, *order).spans] == [0, SENT, SENT]
+    assert two(False, SENT, (R, 0), (S, 1), (W, 1), (R, 2)).exposed == SENT
 
 
-def test_a_weight_is_gathered_while_a_gradient_is_still_made() -> None:
-    """In the program a reduction stands before the gather; it waits for its operand, so the gather overtakes."""
-    tasks = [op(10, (0,), 1), collective(3, 1, 2), collective(6, 9, 3), op(10, (3,), 4)]
-    assert schedule(tasks).exposed == 0
-    assert schedule(tasks, ahead=0).exposed == 9
-    assert [span.start for span in schedule(tasks).spans] == [0, 10, 0, 10]
-
-
-def test_what_takes_no_time_waits_for_no_stream() -> None:
-    tasks = [op(0, (0,), 1), collective(4, 1, 2), op(3, (0,), 3), op(0, (2,), 4), op(2, (4,), 5)]
-    found = schedule(tasks)
-    assert found.total == 6
-    assert found.spans[3][2:] == (4, 4)
-
-
-def test_nothing_to_do() -> None:
-    assert schedule([]).total == 0
-
-
-@pytest.mark.parametrize("late", [op(1, (1,), 2), collective(1, 1, 2)])
-def test_what_can_never_start_is_an_error(late: Task) -> None:
-    with pytest.raises(GraphError, match="only after it"):
-        schedule([late, op(1, (2,), 1)])
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_any_schedule_is_sound(seed: int, random_program: Callable[[int], tuple[Graph, Program]]) -> None:
-    graph, program = random_program(seed)
-    found, cost = simulate(program, H100, graph), program_cost(program, H100, graph)
-    assert (found.compute, found.communication) == (cost.compute, cost.communication)
-    assert max(found.compute, found.communication) <= found.total <= cost.total
-    assert 0 <= found.exposed <= found.communication
-    made: dict[int, int] = {}
-    for span in found.spans:
-        instr = program.instrs[span.task]
-        made.update(dict.fromkeys(instr.results, span.end))
-    for span in found.spans:
-        reads = program.instrs[span.task].as_node().inputs
-        assert span.start >= max((made.get(value, 0) for value in reads), default=0)
-    for stream in (COMPUTE, COMMUNICATION):
-        spans = sorted(found.stream(stream), key=lambda span: span.start)
-        assert all(a.end <= b.start for a, b in pairwise(spans))
-    order = [span.start for span in found.stream(COMPUTE)]
-    assert order == sorted(order)
+def test_one_link_sends_one_thing_at_a_time(lowered: Callable[..., Program]) -> None:
+    """Two axes inside a node share its link; a network beside it does not."""
+    text = """graph f(%x: f32[64, 64], %y: f32[64, 64]) {
+      %a = tanh(%x) : f32[64, 64]
+      %b = tanh(%y) : f32[64, 64]
+      return %a, %b
+    }"""
+    shardings = {"x": "[p, _]", "y": "[q, _]", "a": "[_, _]", "b": "[_, _]"}
+    found = {}
+    for mesh in ("p=2, q=4", "p=8, q=8"):
+        program = lowered(Graph.parse(text), mesh, shardings)
+        starts = [n for n, instr in enumerate(program.instrs) if instr.is_collective]
+        local = [n for n in range(len(program.instrs)) if n not in starts]
+        assert len(starts) == 2
+        events = [*((R, n) for n in local), *((S, n) for n in starts), *((W, n) for n in starts)]
+        program = replace(program, order=tuple(Event(kind, (n,)) for kind, n in events))
+        found[mesh] = simulate(program, H100, times=[0] * 4)
+    within, between = found.values()
+    assert within.total == within.communication
+    assert between.total < between.communication
+    assert {span.stream for span in between.spans} == {"compute", "node", "network"}

@@ -2,8 +2,8 @@
 
 The module's code is plain calls of ATen operators with constant arguments, and functional collectives; values are
 dropped after their last use.  Nothing is decided here but what a rank does differently from others: sizes, offsets and
-what it sends.  A collective is waited for where its result is first read, or when `IN_FLIGHT` others have been started
-that send memory of their own: a backend keeps what is sent until then.
+what it sends.  Instructions are issued in the Program's order: collectives are started, some together, and waited for
+where it says so.
 
 Every node says where it comes from: ``meta["source"]``, ``meta["scope"]`` (the module path), ``meta["sharding"]`` (the
 tensor with its sharding), for collectives ``meta["cause"]`` and ``meta["collective"]``; ``meta["stack_trace"]`` is
@@ -19,9 +19,8 @@ import builtins
 import keyword
 import operator
 import re
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -37,6 +36,7 @@ from ...frontends.torch.signatures import Signature, find_op, signature
 from ...frontends.torch.sizes import local_sizes, operand_sizes
 from ...frontends.torch.updates import STATE
 from ...ir.graph import TensorType
+from ...ir.order import RUN, START, events_of
 from ...ir.program import Collective, Instr, Program
 from ...spec.axes import AxisRef, axes_text
 from ...spec.chunks import nested_chunk
@@ -54,7 +54,6 @@ from .wire import Wire, moved_as, reduced_as
 
 aten = torch.ops.aten
 Nodes = Sequence[Any]
-IN_FLIGHT = 2
 
 
 def emit(
@@ -76,20 +75,12 @@ def emit(
     after its last use.  State is written over if it is ``donated``, and optimizers step by ``fused`` kernels, else by
     plain operators, which ``torch.compile`` takes; both as ``taking`` says, by default.  ``device`` is
     where created tensors go and what attention is chosen for.  The module's ``meta["collectives"]`` lists what it
-    executes.
+    executes, ``meta["starts"]`` says in how many starts.
     """
     emitter = _Emitter(program, position, groups or NamedGroups(), torch.device(device or "cpu"), stand_ins)
     fused = (taking if fused is None else fused) and emitter.device.type in DEVICES
     emitter.updates = Updates(emitter, taking if donated is None else donated, fused)
     return emitter.module(taking)
-
-
-@dataclass
-class _Pending:
-    """A collective that was started."""
-
-    finish: Callable[[], Any]
-    instr: Instr
 
 
 class _Emitter:
@@ -107,10 +98,11 @@ class _Emitter:
         self.values: dict[int, Any] = {}
         self.updates: Updates
         self.types: dict[int, TensorType] = {}
-        self.pending: dict[int, _Pending] = {}
-        self.sending: deque[int] = deque()
+        self.under_way: dict[tuple[int, ...], list[exchange.Finish]] = {}
+        self.starts = 0
         self.ends = ends(program)
-        self.executed: list[Collective] = []
+        self.executed: dict[int, Collective] = {}
+        """By result."""
         self.meta: dict[str, Any] = {}
         self.kernels = 0
         self.arguments: set[str] = {INPUTS}
@@ -139,20 +131,20 @@ class _Emitter:
             node.target = node.name  # two names for it would be two references, of which code drops one
             node.meta.update(self.meta)
         self.updates.bring_numbers()
-        for n, instr in enumerate(program.instrs):
+        for at, (kind, members) in enumerate(events_of(program)):
+            n, instr = members[0], program.instrs[members[0]]
             try:
-                self.instruction(instr, n)
+                self.event(at, kind, members)
             except ShardwrightError as error:
                 error.add("instruction", f"{n}: {instr.op}")
                 raise error.add("at", instr.source) if instr.source is not None else error from None
         self.updates.flush()
-        for value in list(self.pending):
-            self.read(value)
         self.meta = {}
         self.graph.output(tuple(self.values[value] for value in program.outputs))
         self.graph.set_codegen(PlainCalls(taking))
         module = fx.GraphModule(self.root, self.graph, f"rank_{self.rank}")
-        module.meta["collectives"] = list(self.executed)
+        module.meta["collectives"] = [self.executed[i.results[0]] for i in program.instrs if i.is_collective]
+        module.meta["starts"] = self.starts
         return module
 
     def argument(self, name: str) -> str:
@@ -170,47 +162,41 @@ class _Emitter:
         node.meta.update(self.meta)
         return node
 
-    def read(self, value: int) -> Any:
-        """The node of a value; a collective is finished now."""
-        started = self.pending.pop(value, None)
-        if started is not None:
-            before, self.meta = self.meta, self.said(started.instr)
-            self.values[value] = started.finish()
-            self.meta = before
-        return self.values[value]
-
-    def instruction(self, instr: Instr, n: int) -> None:
-        if instr.op in STATE:
-            self.updates.add(instr, n)
+    def event(self, at: int, kind: str, members: tuple[int, ...]) -> None:
+        instrs = [self.program.instrs[n] for n in members]
+        if instrs[0].op in STATE:
+            self.updates.add(instrs[0], at)
             return
         self.updates.flush()
-        self.meta = {**self.said(instr), "instr": n}
+        self.meta = {**self.said(instrs[0]), "instr": members[0]}
+        if kind == RUN:
+            self.instruction(instrs[0])
+        elif kind == START:
+            self.starts += 1
+            for instr in instrs:
+                self.updates.passed(instr, aliases=prod(axis.size for axis in instr.axes) == 1)
+            made = [self.makers[instr.op](instr) for instr in instrs]
+            messages = [item for item in made if isinstance(item, exchange.Message)]
+            # What stands for itself was started when it was written.
+            self.under_way[members] = exchange.start(self.call(messages[0].peers), messages) if messages else made
+        else:
+            for instr, finish in zip(instrs, self.under_way.pop(members)):
+                self.meta = self.said(instr)
+                self.values[instr.results[0]] = finish()
+
+    def instruction(self, instr: Instr) -> None:
         make = self.makers.get(instr.op)
-        several = instr.is_collective and prod(axis.size for axis in instr.axes) > 1
-        self.updates.passed(instr, make is not None and not several)
+        self.updates.passed(instr, aliases=make is not None)
         if make is not None:
-            (result,) = instr.results
-            made = make(instr)
-            if instr.is_collective:
-                self.pending[result] = _Pending(made, instr)
-                self.keep_few(result, instr)
-            else:
-                self.values[result] = made
+            self.values[instr.results[0]] = make(instr)
             return
         operands = [
-            None if operand is None else [self.read(v) for v in operand] if isinstance(operand, tuple)
-            else self.read(operand)
+            None if operand is None else [self.values[v] for v in operand] if isinstance(operand, tuple)
+            else self.values[operand]
             for operand in instr.operands
         ]  # fmt: skip
         for value, node in zip(instr.results, self.local(instr, operands), strict=True):
             self.values[value] = node
-
-    def keep_few(self, started: int, instr: Instr) -> None:
-        """Not many collectives at a time hold what they send, which nobody else needs."""
-        if instr.op in ("reduce_scatter", "all_to_all", "collective_permute"):
-            self.sending.append(started)
-            if len(self.sending) > IN_FLIGHT:
-                self.read(self.sending.popleft())
 
     def said(self, instr: Instr) -> dict[str, Any]:
         sharding = ", ".join(str(self.program.values[value]) for value in instr.results)
@@ -334,7 +320,7 @@ class _Emitter:
     # -- collectives ------------------------------------------------------------------------------------
 
     def operand(self, instr: Instr) -> Any:
-        return self.read(instr.as_node().inputs[0])
+        return self.values[instr.as_node().inputs[0]]
 
     def shape_in(self, instr: Instr, position: int | None = None) -> Shape:
         local = self.program.values[instr.as_node().inputs[0]]
@@ -379,7 +365,8 @@ class _Emitter:
         ways = prod(axis.size for axis in instr.axes)
         largest = [-(-size // ways) * ways if d == cut else size for d, size in enumerate(shape)]
         put_in = prod(largest) * wire.item_bytes * (2 if wire.pairs else 1)
-        self.executed.append(Collective(instr.op, axes_text(instr.axes), collective_bytes(instr.op, ways, put_in)))
+        sent = collective_bytes(instr.op, ways, put_in)
+        self.executed[instr.results[0]] = Collective(instr.op, axes_text(instr.axes), sent)
 
     def padded(self, instr: Instr) -> Shape:
         local = self.program.values[instr.as_node().inputs[0]]
@@ -391,7 +378,7 @@ class _Emitter:
     def reduction(self, instr: Instr) -> Wire:
         return reduced_as(self.dtype(instr), instr.attr("reduction"), prod(axis.size for axis in instr.axes))
 
-    def all_gather(self, instr: Instr) -> exchange.Finish:
+    def all_gather(self, instr: Instr) -> exchange.Message:
         dim, wire = instr.attr("dim"), moved_as(self.dtype(instr))
         peers = self.peers(self.cut_order(instr, dim))
         self.count(instr, wire, self.padded(instr))
@@ -407,7 +394,7 @@ class _Emitter:
         x, shape = self.operand(instr), self.shape_in(instr)
         return exchange.all_to_all(self.call(peers), x, shape, dim, sizes, to_dim, cuts, wire, peers, order)
 
-    def reduce_scatter(self, instr: Instr) -> exchange.Finish:
+    def reduce_scatter(self, instr: Instr) -> exchange.Message:
         dim, wire, peers = instr.attr("dim"), self.reduction(instr), self.peers(instr.axes)
         self.count(instr, wire, self.padded(instr), dim)
         cuts = self.cuts(instr, dim, peers)
@@ -415,10 +402,10 @@ class _Emitter:
             self.call(peers), self.operand(instr), self.shape_in(instr), dim, cuts, wire, peers
         )
 
-    def all_reduce(self, instr: Instr) -> exchange.Finish:
+    def all_reduce(self, instr: Instr) -> exchange.Message:
         wire, peers = self.reduction(instr), self.peers(instr.axes)
         self.count(instr, wire, self.padded(instr))
-        return exchange.all_reduce(self.call(peers), self.operand(instr), wire, peers)
+        return exchange.all_reduce(self.call(peers), self.operand(instr), wire, peers, self.shape_in(instr))
 
     def collective_permute(self, instr: Instr) -> exchange.Finish:
         before, after = (self.program.values[v] for v in (instr.as_node().inputs[0], instr.results[0]))

@@ -65,6 +65,10 @@ def _now(peers: exchange.Peers) -> Any:
     return _run_op if peers.count > 1 else _run_alone
 
 
+def _at_once(message: exchange.Message) -> Any:
+    return exchange.start(_now(message.peers), [message])[0]()
+
+
 class TorchEngine(EngineBase):
     """One rank of a mesh of processes.
 
@@ -119,7 +123,7 @@ class TorchEngine(EngineBase):
         """Combined over the group; NaN is kept in max and min."""
         tensor, peers = tensor.detach(), self._peers(group)
         wire = reduced_as(dtype_name(tensor.dtype), reduction, peers.count)
-        return exchange.all_reduce(_now(peers), tensor, wire, peers)()
+        return _at_once(exchange.all_reduce(_now(peers), tensor, wire, peers))
 
     def all_gather(self, tensor: Any, group: Any = None) -> Any:
         """Joined along dim 0, where sizes may differ; 0-d tensors become a vector."""
@@ -127,14 +131,14 @@ class TorchEngine(EngineBase):
         tensor = tensor.reshape(1) if tensor.dim() == 0 else tensor
         sizes = self._sizes(tensor, peers)
         wire = moved_as(dtype_name(tensor.dtype))
-        return exchange.all_gather(_now(peers), tensor, tuple(tensor.shape), 0, sizes, wire, peers)()
+        return _at_once(exchange.all_gather(_now(peers), tensor, tuple(tensor.shape), 0, sizes, wire, peers))
 
     def reduce_scatter(self, tensor: Any, group: Any = None) -> Any:
         """Summed over the group; every member keeps its chunk of dim 0, the last ones may be smaller or empty."""
         tensor, peers = tensor.detach(), self._peers(group)
         cuts = _chunks(tensor, peers.count, "reduce_scatter")
         wire = reduced_as(dtype_name(tensor.dtype), "sum", peers.count)
-        return exchange.reduce_scatter(_now(peers), tensor, tuple(tensor.shape), 0, cuts, wire, peers)()
+        return _at_once(exchange.reduce_scatter(_now(peers), tensor, tuple(tensor.shape), 0, cuts, wire, peers))
 
     def all_to_all(self, tensor: Any, group: Any = None) -> Any:
         """Chunk i of dim 0 goes to member i; what arrives is joined along dim 0."""
@@ -187,7 +191,7 @@ class TorchEngine(EngineBase):
         row = torch.tensor(facts + [0] * (_MOST_DIMS + 2 - len(facts)), dtype=torch.int64, device=tensor.device)
         shape = (len(row),)
         gather = exchange.all_gather(_now(peers), row, shape, 0, [len(row)] * peers.count, moved_as("i64"), peers)
-        rows = gather().reshape(peers.count, -1).tolist()
+        rows = _at_once(gather).reshape(peers.count, -1).tolist()
         _check_alike(rows, peers)
         return [int(row[2]) for row in rows]
 
@@ -321,7 +325,7 @@ class CompiledRank:
             engine.guard.compare_programs(program)
         with engine.phase("compiling"):
             taking = self._emitted(True)
-        self.executed = Executed(list(taking.meta["collectives"]))
+        self.executed = Executed(list(taking.meta["collectives"]), starts=taking.meta["starts"])
         values = [program.values[value] for value in program.inputs]
         self.names = [local.name for local in values]
         self.types = [TensorType(local.local_shape(engine.position), local.type.dtype) for local in values]

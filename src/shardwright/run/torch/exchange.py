@@ -1,7 +1,8 @@
 """Collectives as one rank carries them out: pack, exchange, unpack.
 
 Every function gets ``call``, which runs an op or writes it into a graph, so that the engine's collectives and emitted
-programs are one text.  A collective returns a function that waits and unpacks, so that others may start meanwhile.
+programs are one text.  A collective is a `Message` that is started, alone or with others, or is started at once; what
+comes back is a function that waits and unpacks, so that others may start meanwhile.
 
 A *buffer* holds one block for each member of the group, in the order of the process group, along dim 0.  Blocks are
 equal: uneven shards are padded to the largest.  Who sends what is known beforehand, so every rank makes the same calls,
@@ -13,6 +14,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -56,17 +58,33 @@ class Peers:
         return [self.group.ranks.index(rank) for rank in self.ranks]
 
 
+def _wait_for(made: Any, *sent: Any) -> Any:
+    """Stands for waiting; only stand-ins care for what was sent."""
+    raise AssertionError("written by `_wait`")
+
+
+def _first(made: Any, *sent: Any) -> Any:
+    return made
+
+
+def _wait(call: Call, made: Any, *sent: Any) -> Any:
+    return call(_wait_for, made, *sent) if getattr(call, "stands_in", False) else call(WAIT, made)
+
+
 def stand_in(call: Call, fresh: bool = False) -> Call:
     """In place of collectives, local ops that give the same shapes: one rank of a program, run alone.
 
-    With ``fresh`` results lie in memory of their own, as those of collectives do.
+    With ``fresh`` results lie in memory of their own, as those of collectives do, and what is sent stays until it is
+    waited for, as backends keep it.
     """
 
     def own(x: Any) -> Any:
         return call(aten.clone.default, x, memory_format=torch.contiguous_format) if fresh else x
 
     def alone(op: Any, *args: Any, **kwargs: Any) -> Any:
-        if op is WAIT:
+        if op is _wait_for:
+            return call(_first, *args) if fresh else args[0]
+        if op is _functional.all_reduce_.default:
             return args[0]
         if op in _SAME_SHAPE:
             return own(args[0])
@@ -76,53 +94,126 @@ def stand_in(call: Call, fresh: bool = False) -> Call:
             return own(call(operator.getitem, call(aten.chunk.default, args[0], args[2]), 0))
         return call(op, *args, **kwargs)
 
+    alone.stands_in = True  # type: ignore[attr-defined]
     return alone
 
 
-def all_reduce(call: Call, x: Any, wire: Wire, peers: Peers) -> Finish:
-    made = call(_functional.all_reduce.default, wire.encode(call, x), wire.reduction, peers.group.name)
-    return lambda: wire.decode(call, call(WAIT, made))
+@dataclass(frozen=True)
+class Message:
+    """What one collective sends, and what is made of what it receives."""
+
+    kind: str
+    sent: Any
+    shape: Shape
+    """Of what is sent."""
+    got: Shape
+    """Of what is received; of a gather, with a dim for the members."""
+    finish: Callable[[Any], Any]
+    """From what is received, in this shape, to the result."""
+    wire: Wire
+    peers: Peers
+
+
+def start(call: Call, messages: Sequence[Message]) -> list[Finish]:
+    """Send them, as one if they are several: these are of one kind, type and group."""
+    if len(messages) > 1:
+        return _start_bucket(call, messages)
+    (message,) = messages
+    gathers = message.kind == "all_gather"
+    got = (message.got[0] * message.got[1], *message.got[2:]) if gathers else message.got
+    made = _send(call, message.kind, message.sent, got, message.wire, message.peers)
+    held = () if message.kind == "all_reduce" else (message.sent,)
+
+    def finish() -> Any:
+        received = _wait(call, made, *held)
+        return message.finish(reshape(call, received, got, message.got) if gathers else received)
+
+    return [finish]
+
+
+def _send(call: Call, kind: str, x: Any, got: Shape, wire: Wire, peers: Peers) -> Any:
+    group, count = peers.group, peers.count
+    if kind == "all_reduce":
+        return call(_functional.all_reduce.default, x, wire.reduction, group.name)
+    if kind == "reduce_scatter":
+        return call(_functional.reduce_scatter_tensor.default, x, wire.reduction, count, group.name)
+    if group.on_host and count > 1:
+        # Of gloo's gathers that make their result themselves no two may be under way: they corrupt memory
+        # (`AsyncAllgatherCoalescedWork`, PyTorch 2.13).
+        result = call(aten.new_empty.default, x, list(got))
+        return call(_functional.all_gather_into_tensor_out.default, x, count, group.name, out=result)
+    return call(_functional.all_gather_into_tensor.default, x, count, group.name)
+
+
+def _start_bucket(call: Call, messages: Sequence[Message]) -> list[Finish]:
+    """All of them in one buffer; with parts for each member, all parts of one member lie in a row."""
+    first = messages[0]
+    kind, count = first.kind, first.peers.count
+    rows = count if kind == "reduce_scatter" else 1
+    wide = [prod(message.shape) // rows for message in messages]
+    total = sum(wide)
+    flat = [call(aten.reshape.default, m.sent, [rows, size] if rows > 1 else [size]) for m, size in zip(messages, wide)]
+    packed = call(aten.cat.default, flat, 1 if rows > 1 else 0)
+    got = (count * total,) if kind == "all_gather" else (total,)
+    if kind == "all_reduce":
+        made = call(_functional.all_reduce_.default, packed, first.wire.reduction, first.peers.group.name)
+    else:
+        sent = call(aten.reshape.default, packed, [rows * total]) if rows > 1 else packed
+        made = _send(call, kind, sent, got, first.wire, first.peers)
+    received: list[Any] = []
+
+    def finish(i: int) -> Any:
+        if not received:
+            whole = _wait(call, made, packed)
+            if kind == "all_gather":
+                whole = call(aten.reshape.default, whole, [count, total])  # a row for each member
+            parts = call(aten.split_with_sizes.default, whole, wide, 1 if kind == "all_gather" else 0)
+            received.append(parts)
+        part = call(operator.getitem, received[0], i)
+        return messages[i].finish(call(aten.reshape.default, part, list(messages[i].got)))
+
+    return [partial(finish, i) for i in range(len(messages))]
+
+
+def all_reduce(call: Call, x: Any, wire: Wire, peers: Peers, shape: Shape = ()) -> Message:
+    """``shape`` is needed for what shares a start with others."""
+    sent = _sent(shape, wire)
+    return Message("all_reduce", wire.encode(call, x), sent, sent, partial(wire.decode, call), wire, peers)
+
+
+def all_gather(call: Call, x: Any, shape: Shape, dim: int, sizes: Sequence[int], wire: Wire, peers: Peers) -> Message:
+    """``shape`` is this rank's, ``sizes`` what each member has of ``dim``."""
+    shape = _sent(shape, wire)
+    block = _replaced(shape, dim, max(sizes))
+    x = call(aten.contiguous.default, pad(call, wire.encode(call, x), shape, block))
+
+    def finish(received: Any) -> Any:
+        return wire.decode(call, unpack(call, received, block, dim, sizes, peers.places))
+
+    return Message("all_gather", x, block, (peers.count, *block), finish, wire, peers)
+
+
+def reduce_scatter(
+    call: Call, x: Any, shape: Shape, dim: int, cuts: Sequence[tuple[int, int]], wire: Wire, peers: Peers
+) -> Message:
+    """``cuts`` is what each member keeps of ``dim``."""
+    shape = _sent(shape, wire)
+    block = _replaced(shape, dim, _widest(cuts))
+    x, sent = pack(call, wire.encode(call, x), shape, dim, cuts, peers.places)
+    got = (sent[0] // peers.count, *sent[1:])
+    start, stop = cuts[peers.me]
+
+    def finish(received: Any) -> Any:
+        return wire.decode(call, take(call, reshape(call, received, got, block), block, dim, stop - start))
+
+    return Message("reduce_scatter", x, sent, got, finish, wire, peers)
 
 
 def broadcast(call: Call, x: Any, source: int, wire: Wire, peers: Peers) -> Finish:
     """``source`` counts members."""
     x = call(aten.contiguous.default, wire.encode(call, x))
     made = call(_functional.broadcast.default, x, peers.places[source], peers.group.name)
-    return lambda: wire.decode(call, call(WAIT, made))
-
-
-def all_gather(call: Call, x: Any, shape: Shape, dim: int, sizes: Sequence[int], wire: Wire, peers: Peers) -> Finish:
-    """``shape`` is this rank's, ``sizes`` what each member has of ``dim``."""
-    shape = _sent(shape, wire)
-    block = _replaced(shape, dim, max(sizes))
-    x = call(aten.contiguous.default, pad(call, wire.encode(call, x), shape, block))
-    got = (peers.count * block[0], *block[1:])
-    if peers.group.on_host and peers.count > 1:
-        # Of gloo's gathers that make their result themselves no two may be under way: they corrupt memory
-        # (`AsyncAllgatherCoalescedWork`, PyTorch 2.13).
-        result = call(aten.new_empty.default, x, list(got))
-        made = call(_functional.all_gather_into_tensor_out.default, x, peers.count, peers.group.name, out=result)
-    else:
-        made = call(_functional.all_gather_into_tensor.default, x, peers.count, peers.group.name)
-    return lambda: wire.decode(call, unpack(call, call(WAIT, made), got, block, dim, sizes, peers.places))
-
-
-def reduce_scatter(
-    call: Call, x: Any, shape: Shape, dim: int, cuts: Sequence[tuple[int, int]], wire: Wire, peers: Peers
-) -> Finish:
-    """``cuts`` is what each member keeps of ``dim``."""
-    shape = _sent(shape, wire)
-    block = _replaced(shape, dim, _widest(cuts))
-    x, sent = pack(call, wire.encode(call, x), shape, dim, cuts, peers.places)
-    made = call(_functional.reduce_scatter_tensor.default, x, wire.reduction, peers.count, peers.group.name)
-    got = (sent[0] // peers.count, *sent[1:])
-    start, stop = cuts[peers.me]
-
-    def finish() -> Any:
-        mine = reshape(call, call(WAIT, made), got, block)
-        return wire.decode(call, take(call, mine, block, dim, stop - start))
-
-    return finish
+    return lambda: wire.decode(call, _wait(call, made))
 
 
 def all_to_all(
@@ -151,7 +242,8 @@ def all_to_all(
     places = [peers.places[member] for member in order]
 
     def finish() -> Any:
-        whole = unpack(call, call(WAIT, made), sent, block, dim, sizes, places)
+        got = reshape(call, _wait(call, made, x), sent, (peers.count, *block))
+        whole = unpack(call, got, block, dim, sizes, places)
         return wire.decode(call, take(call, whole, block, to_dim, stop - start))
 
     return finish
@@ -169,7 +261,7 @@ def regroup(call: Call, x: Any, widths: Sequence[Sequence[int]], wire: Wire, pee
     made = call(_functional.all_to_all_single.default, x, received, sent, peers.group.name)
 
     def finish() -> Any:
-        got = call(WAIT, made)
+        got = _wait(call, made, x)
         if not _in_order(places):
             cut = call(aten.split_with_sizes.default, got, received)
             got = call(aten.cat.default, [call(operator.getitem, cut, place) for place in places], 0)
@@ -193,7 +285,7 @@ def permute(
     made = call(_functional.all_to_all_single.default, flat, received, sent, peers.group.name)
 
     def finish() -> Any:
-        got = reshape(call, call(WAIT, made), (count,), block)
+        got = reshape(call, _wait(call, made, flat), (count,), block)
         for d, size in enumerate(after):
             got = take(call, got, block, d, size)
         return wire.decode(call, got)
@@ -245,23 +337,20 @@ def pack(
     return call(aten.cat.default, pieces, 0), buffer
 
 
-def unpack(
-    call: Call, x: Any, shape: Shape, block: Shape, dim: int, sizes: Sequence[int], places: Sequence[int]
-) -> Any:
-    """The blocks of a buffer joined along ``dim``, without their padding; ``places`` says which comes when."""
+def unpack(call: Call, x: Any, block: Shape, dim: int, sizes: Sequence[int], places: Sequence[int]) -> Any:
+    """Blocks, by member along a dim in front, joined along ``dim`` without their padding; ``places`` says which comes
+    when."""
     count, total = len(sizes), sum(sizes)
     whole = _replaced(block, dim, total)
     if prod(whole) == 0:
         return call(aten.new_zeros.default, x, list(whole))
-    in_order = _in_order(places)
     gaps = any(size < block[dim] and any(sizes[i + 1 :]) for i, size in enumerate(sizes))
-    if in_order and not gaps and prod(block[:dim]) == 1:
+    if _in_order(places) and not gaps:
         long = _replaced(block, dim, block[dim] * count)
-        return take(call, reshape(call, x, shape, long), long, dim, total)
-    x = reshape(call, x, shape, (count * block[0], *block[1:]))
-    pieces = call(aten.split.Tensor, x, block[0])
-    if in_order and total == count * block[dim]:
-        return call(aten.cat.default, pieces, dim)
+        if prod(block[:dim]) > 1:
+            x = call(aten.permute.default, x, [*range(1, dim + 1), 0, *range(dim + 1, len(block) + 1)])
+        return take(call, call(aten.reshape.default, x, list(long)), long, dim, total)
+    pieces = call(aten.unbind.int, x)
     parts = [
         take(call, call(operator.getitem, pieces, place), block, dim, size)
         for size, place in zip(sizes, places)

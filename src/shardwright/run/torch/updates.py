@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from ...frontends.torch.updates import ADAM, SGD, STATE
+from ...ir.order import events_of
 from ...ir.program import Instr, Program
 from ...rules.registry import parts
 
@@ -131,21 +132,23 @@ def kind_of(instr: Instr, dtype: str) -> tuple[Any, ...]:
 
 
 class Storages:
-    """Which values share memory, as far as it is known, while instructions are walked."""
+    """Which values share memory, as far as it is known, while events are walked."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self.given = {value for i, value in enumerate(program.inputs) if i not in program.donated}
         self.of: dict[int, set[int]] = {}
-        self.last = {value: n for n, instr in enumerate(program.instrs) for value in instr.inputs}
-        self.last.update(dict.fromkeys(program.outputs, len(program.instrs)))
+        events = events_of(program)
+        self.last = {v: at for at, (_, ns) in enumerate(events) for n in ns for v in program.instrs[n].inputs}
+        """By event; what a collective sends is read until it was waited for."""
+        self.last.update(dict.fromkeys(program.outputs, len(events)))
 
     def at(self, value: int) -> set[int]:
         return self.of.setdefault(value, {value})
 
-    def free(self, value: int, n: int) -> bool:
-        """Whether instruction n may write over a value: nobody reads it, or what it shares memory with, later."""
-        return not any(other in self.given or self.last.get(other, -1) > n for other in self.at(value))
+    def free(self, value: int, at: int) -> bool:
+        """Whether an event may write over a value: nobody reads it, or what it shares memory with, later."""
+        return not any(other in self.given or self.last.get(other, -1) > at for other in self.at(value))
 
     def share(self, left: int, right: int) -> None:
         joined = self.at(left) | self.at(right)
@@ -185,8 +188,8 @@ class Updates:
             if emitter.device.type != "cpu" and (value in others or value not in wanted):
                 emitter.values[value] = emitter.graph.call_method("to", (emitter.values[value], emitter.device))
 
-    def add(self, instr: Instr, n: int) -> None:
-        self.waiting.append((instr, n))
+    def add(self, instr: Instr, at: int) -> None:
+        self.waiting.append((instr, at))
 
     def passed(self, instr: Instr, aliases: bool) -> None:
         """Any other instruction; ``aliases`` says that its result may be its first operand."""
@@ -199,35 +202,31 @@ class Updates:
         """Write what is waiting."""
         together: dict[tuple[Any, ...], list[Instr]] = {}
         waiting, self.waiting = self.waiting, []
-        for instr, n in waiting:
+        for instr, at in waiting:
             state = state_of(instr)
             values = self.emitter.program.values
             if not self.emitter.type_here(instr.results[0]).elements:
-                self.become(instr, [self.emitter.read(value) for value in state])  # of nothing nothing is changed
-            elif not self.in_place(instr, n):
+                self.become(instr, [self.emitter.values[value] for value in state])  # of nothing nothing is changed
+            elif not self.in_place(instr, at):
                 self.alone(instr)
             elif self.fused:
                 together.setdefault(kind_of(instr, values[state[0]].type.dtype), []).append(instr)
             else:
-                old = [self.emitter.read(value) for value in state]
+                old = [self.emitter.values[value] for value in state]
                 made = self.plain(instr)
                 self.become(instr, [self.emitter.write(aten.copy_.default, *pair) for pair in zip(old, made)])
         for instrs in together.values():
             self.kernel(instrs, [self.operands(instr) for instr in instrs])
             for instr in instrs:
-                self.become(instr, [self.emitter.read(value) for value in state_of(instr)])
+                self.become(instr, [self.emitter.values[value] for value in state_of(instr)])
 
-    def in_place(self, instr: Instr, n: int) -> bool:
-        """Whether state is written over; then it shares memory with the results, and nobody may be sending it."""
+    def in_place(self, instr: Instr, at: int) -> bool:
+        """Whether state is written over; then it shares memory with the results."""
         state = state_of(instr)
         held = [self.storages.at(value) for value in state]
         apart = len({id(values) for values in held}) == len(held)
-        if not self.donated or not instr.views or not apart or not all(self.storages.free(v, n) for v in state):
+        if not self.donated or not instr.views or not apart or not all(self.storages.free(v, at) for v in state):
             return False
-        sent = set().union(*held)
-        for value, started in list(self.emitter.pending.items()):
-            if sent & set(started.instr.inputs):
-                self.emitter.read(value)
         for value, result in zip(state, instr.results):
             self.storages.share(value, result)
         return True
@@ -239,7 +238,7 @@ class Updates:
         raw = self.raw
         return [
             operand if not isinstance(operand, int)
-            else raw[operand] if i in NUMBERS[instr.op] and operand in raw else self.emitter.read(operand)
+            else raw[operand] if i in NUMBERS[instr.op] and operand in raw else self.emitter.values[operand]
             for i, operand in enumerate(instr.operands)
         ]  # fmt: skip
 
@@ -267,7 +266,7 @@ class Updates:
         operands = tuple(emitter.type_here(o) if isinstance(o, int) else None for o in instr.operands)
         graph = parts(instr.op, instr.attrs, operands, tuple(emitter.type_here(value) for value in instr.results))
         assert graph is not None
-        nodes: dict[int, Any] = dict(zip(graph.inputs, (emitter.read(value) for value in instr.inputs)))
+        nodes: dict[int, Any] = dict(zip(graph.inputs, (emitter.values[value] for value in instr.inputs)))
         for node in graph.nodes:
             given = [nodes[o] if isinstance(o, int) else None for o in node.operands]
             kinds = [graph.type(o) if isinstance(o, int) else None for o in node.operands]

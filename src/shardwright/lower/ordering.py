@@ -1,0 +1,262 @@
+"""`ordered`: a Program with an order in which communication hides behind compute.
+
+Local instructions keep their order, but for the end of a step, where only new state is made (`_sequence`).
+Collectives move within the window between the instruction that makes what they send and the first that reads what they
+bring:
+
+- *Buckets*: collectives of one kind over the same axes whose windows overlap share one start, up to the size at which
+  a link is near its full rate.  Reductions join as their operands appear, gathers as their results are needed; no
+  bucket waits for a member beyond the first reader of another.
+- *Early start*: reductions start as soon as all their operands are there.  Everything else starts just in time for its
+  first reader, as far as links are free then, and at most `AHEAD` buckets ahead of the one that is needed, since what
+  is gathered too early takes memory.
+- *Late wait*: a bucket is waited for where the first of its results is read; one whose operands its backend keeps
+  until then, when `AHEAD` others of them have been started.
+
+Several sizes of buckets are tried; of those that fit into memory the fastest is taken, by `cost.simulate`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ..cost import RESIDENT, Hardware, memory_profile, simulate
+from ..cost.comm import sent_cost
+from ..cost.program import instr_costs
+from ..cost.schedule import links_of, start_time
+from ..ir.graph import Graph
+from ..ir.order import BUCKETED, RUN, START, WAIT, bucket_key, check_order
+from ..ir.program import Event, Program
+
+AHEAD = 2
+"""Buckets that may be under way or waiting before the one that is needed: what FSDP2 prefetches."""
+LEAST_BUCKET = 4 * 2**20
+"""Bytes that may always be sent together: below, on any transport, starting costs more than sending."""
+_NEAR_FULL_RATE = 4  # a link reaches 80% of its rate where sending takes four times as long as starting
+_TRIED = ((1, AHEAD), (4, AHEAD), (16, AHEAD), (16, 1), (0, 1))
+"""Shares of a full bucket, and how far ahead: large buckets save starts, small ones leave less at both ends."""
+_REDUCING = ("all_reduce", "reduce_scatter")
+_LARGE = 2**30  # bytes at which starting does not count
+
+
+def ordered(
+    program: Program,
+    hardware: Hardware,
+    graph: Graph | None = None,
+    times: Sequence[int] | None = None,
+    limit: int | None = None,
+) -> Program:
+    """The same Program with an order; ``graph`` and ``times`` as for `simulate`, ``limit`` in bytes of a device."""
+    hardware = hardware.on(program.mesh)
+    plain = replace(program, order=())
+    if not program.collectives:
+        return plain
+    if times is None:
+        times = instr_costs(program, hardware, graph)
+    windows = _Windows(plain, hardware, times)
+    best, best_time = plain, simulate(plain, hardware, times=times).total
+    for share, ahead in _TRIED:
+        candidate = replace(plain, order=tuple(windows.order(share, ahead)))
+        time = simulate(candidate, hardware, times=times).total
+        if time < best_time and (limit is None or memory_profile(candidate, RESIDENT).peak <= limit):
+            best, best_time = candidate, time
+    return check_order(best)
+
+
+@dataclass
+class _Bucket:
+    """Collectives that start together."""
+
+    members: list[int]
+    ready: int
+    """The place after which all operands are there; -1: from the start."""
+    deadline: int
+    """The first place at which one of their results is read."""
+    bytes: int
+    at: int = 0
+    """The place before which it is started."""
+
+    def add(self, n: int, ready: int, deadline: int, bytes: int) -> None:
+        self.members.append(n)
+        self.ready, self.deadline = max(self.ready, ready), min(self.deadline, deadline)
+        self.bytes += bytes
+
+
+class _Windows:
+    """When each collective may be started and has to be done; instructions are told by their place in a sequence."""
+
+    def __init__(self, program: Program, hardware: Hardware, times: Sequence[int]) -> None:
+        self.program, self.hardware = program, hardware
+        self.count = len(program.instrs)
+        self.sequence = _sequence(program)
+        place = {n: at for at, n in enumerate(self.sequence)}
+        maker = {value: n for n, instr in enumerate(program.instrs) for value in instr.results}
+        self.ready: dict[int, int] = {}
+        self.deadline: dict[int, int] = {}
+        for at, n in enumerate(self.sequence):
+            instr = program.instrs[n]
+            makers = [maker[value] for value in instr.inputs if value in maker]
+            for made in makers:
+                if made in self.ready:
+                    # What feeds another collective is done in its turn, so that the other can move.
+                    self.deadline[made] = min(self.deadline[made], place[made] if instr.is_collective else at)
+            if instr.is_collective:
+                self.ready[n] = max((place[made] for made in makers), default=-1)
+                self.deadline[n] = self.count
+        self.clock = self._clock(times, place)
+        self._caps: dict[tuple[str, ...], int] = {}
+
+    def _clock(self, times: Sequence[int], place: Mapping[int, int]) -> list[int]:
+        """When each place is reached, if only collectives that cannot move are waited for."""
+        found, now = [], 0
+        for at, n in enumerate(self.sequence):
+            found.append(now)
+            movable = n in self.ready and (self.ready[n] < at - 1 or self.deadline[n] > at + 1)
+            now += 0 if movable else times[n]
+        return [*found, now]
+
+    def cap(self, key: tuple[str, ...], n: int) -> int:
+        """Bytes sent at which a bucket is full."""
+        found = self._caps.get(key)
+        if found is None:
+            instr = self.program.instrs[n]
+            start, large = (sent_cost(instr.op, instr.axes, sent, self.hardware) for sent in (1, _LARGE))
+            rate = max(large - start, 1)
+            found = self._caps[key] = max(LEAST_BUCKET, _NEAR_FULL_RATE * start * _LARGE // rate)
+        return found
+
+    # -- buckets ----------------------------------------------------------------------------------------
+
+    def buckets(self, share: int) -> list[_Bucket]:
+        """All collectives; ``share``: buckets of this part of the usual size, 0: none."""
+        reducing = [n for n in self.ready if self.program.instrs[n].op in _REDUCING]
+        others = [n for n in self.ready if self.program.instrs[n].op not in _REDUCING]
+        reducing.sort(key=lambda n: (self.ready[n], n))
+        others.sort(key=lambda n: (self.deadline[n], self.ready[n], n))
+        return [*self._joined(reducing, share), *self._joined(others, share)]
+
+    def _joined(self, numbers: Iterable[int], share: int) -> Iterator[_Bucket]:
+        open_: dict[tuple[str, ...], _Bucket] = {}
+        for n in numbers:
+            instr, ready, deadline = self.program.instrs[n], self.ready[n], self.deadline[n]
+            key = bucket_key(self.program, instr)
+            bucket = open_.get(key)
+            fits = (
+                bucket is not None
+                and share > 0
+                and instr.op in BUCKETED
+                and instr.node is None  # what an op exchanges inside, it waits for
+                and ready < bucket.deadline
+                and bucket.ready < deadline
+                and bucket.bytes + instr.bytes <= self.cap(key, n) // share
+            )
+            if fits and bucket is not None:
+                bucket.add(n, ready, deadline, instr.bytes)
+                continue
+            if bucket is not None:
+                yield bucket
+            open_[key] = _Bucket([n], ready, deadline, instr.bytes)
+        yield from open_.values()
+
+    # -- when they start --------------------------------------------------------------------------------
+
+    def order(self, share: int, ahead: int) -> Iterator[Event]:
+        buckets = self.buckets(share)
+        for bucket in buckets:
+            bucket.members.sort()
+            bucket.at = bucket.ready + 1
+        self._just_in_time([b for b in buckets if self.program.instrs[b.members[0]].op not in _REDUCING], ahead)
+        return self._events(buckets)
+
+    def _just_in_time(self, buckets: list[_Bucket], ahead: int) -> None:
+        """The last one first: each as late as its reader and those after it on its links allow."""
+        buckets.sort(key=lambda bucket: (bucket.deadline, bucket.members))
+        busy: dict[str, int] = {}
+        for i in range(len(buckets) - 1, -1, -1):
+            bucket = buckets[i]
+            event = Event(START, tuple(bucket.members))
+            links = links_of(self.program, event, self.hardware)
+            end = min([self.clock[bucket.deadline], *(busy.get(link, self.clock[-1]) for link in links)])
+            begin = end - start_time(self.program, event, self.hardware)
+            busy.update(dict.fromkeys(links, begin))
+            earliest = buckets[i - ahead].deadline if i >= ahead else 0
+            at = bisect_right(self.clock, begin, 0, self.count) - 1
+            bucket.at = min(max(bucket.at, earliest, at), bucket.deadline)
+
+    def _events(self, buckets: Sequence[_Bucket]) -> Iterator[Event]:
+        program = self.program
+        starts: list[list[_Bucket]] = [[] for _ in range(self.count + 1)]
+        for bucket in buckets:
+            starts[bucket.at].append(bucket)
+        under_way: dict[int, Event] = {}
+        """By result."""
+        holding: deque[Event] = deque()
+        """What keeps more than it brings."""
+
+        def waits(values: Iterable[int]) -> Iterator[Event]:
+            for value in values:
+                event = under_way.get(value)
+                if event is not None:
+                    for n in event.members:
+                        for made in program.instrs[n].results:
+                            del under_way[made]
+                    yield Event(WAIT, event.members)
+
+        for at in range(self.count + 1):
+            for bucket in sorted(starts[at], key=lambda bucket: (bucket.deadline, bucket.members)):
+                event = Event(START, tuple(bucket.members))
+                for member in bucket.members:
+                    yield from waits(program.instrs[member].inputs)
+                yield event
+                under_way.update({made: event for m in bucket.members for made in program.instrs[m].results})
+                if program.instrs[bucket.members[0]].op == "reduce_scatter":
+                    holding.append(event)
+                if len(holding) > AHEAD:
+                    yield from waits(program.instrs[holding.popleft().members[0]].results)
+            if at < self.count and not program.instrs[self.sequence[at]].is_collective:
+                yield from waits(program.instrs[self.sequence[at]].inputs)
+                yield Event(RUN, (self.sequence[at],))
+        yield from waits(list(under_way))
+
+
+def _sequence(program: Program) -> list[int]:
+    """Instructions in an order in which communication at the end of a step can be sent together.
+
+    Once all that others wait for is done, only new state is left to be made, parameter by parameter.  Of these
+    instructions those run first that wait for no collective, then those that wait for one, and so on; what is computed
+    from a gradient before it is reduced comes right after the gradient.
+    """
+    count = len(program.instrs)
+    renewed = {program.outputs[o] for _, o in program.updates}
+    wanted = set(program.outputs) - renewed
+    start = 0
+    for n in range(count - 1, -1, -1):
+        instr = program.instrs[n]
+        if any(value in wanted for value in instr.results):
+            start = max(start, n + 1)
+            wanted.update(instr.inputs)
+    maker = {value: n for n, instr in enumerate(program.instrs) for value in instr.results}
+    feeds: set[int] = set()
+    for n in range(count - 1, start - 1, -1):
+        instr = program.instrs[n]
+        if instr.is_collective or n in feeds:
+            feeds.update(maker[value] for value in instr.inputs if maker.get(value, -1) >= start)
+    rows: list[tuple[int, int, int]] = []
+    """For each instruction the one that it comes after, and the collectives that it waits for."""
+    levels = [0] * count
+    for n, instr in enumerate(program.instrs):
+        makers = [maker[value] for value in instr.inputs if value in maker]
+        level = max(
+            (levels[made] + (made >= start and program.instrs[made].is_collective) for made in makers), default=0
+        )
+        levels[n] = level
+        if n < start:
+            rows.append((n, 0, n))
+        elif not level and n in feeds and not instr.is_collective and makers:
+            rows.append((max(rows[made][0] for made in makers), 0, n))
+        else:
+            rows.append((count, level, n))
+    return sorted(range(count), key=rows.__getitem__)
