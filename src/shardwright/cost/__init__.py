@@ -19,7 +19,7 @@ over.  Nothing here names an op: what an op is like is its record's class.
 | `profile` | `memory_profile`: the peak of a Program, when it is, and what is alive then |
 | `program` | `program_cost`: time, read off a Program's instructions; the objective is additive |
 | `combine` | `combined`: how many collectives are left when those that do not wait for each other run as one |
-| `schedule` | `simulate`: a Program on two streams, and what of its communication shows |
+| `schedule` | `simulate`: a Program's order replayed, and what of its communication shows |
 
 To extend: another machine is another file in `presets/`; a cost class is a line in `compute.CLASSES`, constants in the
 presets, and for arithmetic a branch in `compute.operations`; another kind of link is a class with ``time`` in `links`.

@@ -7,18 +7,23 @@ through memory; a view costs nothing.  Time is ``launch + a*flops/peak + b*bytes
 Attention has two constants more.  Between its products every score goes through an exponential, for which there are
 few circuits: with heads of 64 that takes as long as the products.  And a kernel cuts the queries of each head into
 tiles that one multiprocessor works on by itself, so that few heads of short sequences leave most of a device idle,
-and splitting them further saves nothing (`Work.stretch`).
+and splitting them further saves nothing (`Work.stretch`).  Where a query's place says which keys it sees, the work is
+that of the device whose queries see most: of causal attention that with the last ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from math import prod
 from typing import Any
+
+import numpy as np
 
 from ..errors import RuleError, near_misses
 from ..ir.graph import TensorType
 from ..spec.axes import Axes, AxisRef
+from ..spec.band import Band
 from ..spec.chunks import padded_size
 from ..spec.op_record import OpRecord
 from ..spec.rule import Mapped, OpShardingRule
@@ -43,7 +48,7 @@ class Work(int):
     scores: int
     tiles: int
     uneven: bool
-    """Each query sees only the keys before it: tiles grow from nothing to twice their mean."""
+    """Each query sees only the keys before it, and all are here: tiles grow from nothing to twice their mean."""
 
     def __new__(cls, operations: int, scores: int = 0, tiles: int = 0, uneven: bool = False) -> Work:
         found = super().__new__(cls, operations)
@@ -119,7 +124,7 @@ def operations(rule: OpShardingRule, kind: str, local: Sequence[int], attrs: Map
     if kind == "matmul":
         return Work(2 * prod(local))
     if kind == "attention":
-        return _attention(rule, local, bool(attrs and attrs.get("is_causal")))
+        return _attention(rule, local, Band.of(attrs or {}))
     if kind == "conv":
         # A window slides, so the image's own dims are no loop of their own: each result takes what stands in the
         # smaller operand beside the result's factors.
@@ -129,8 +134,8 @@ def operations(rule: OpShardingRule, kind: str, local: Sequence[int], attrs: Map
     return Work(0)
 
 
-def _attention(rule: OpShardingRule, local: Sequence[int], causal: bool) -> Work:
-    """Queries meet keys, what comes of it meets values: operands q, k, v.
+def _attention(rule: OpShardingRule, local: Sequence[int], band: Band) -> Work:
+    """Queries meet the keys that they see, what comes of it meets values: operands q, k, v.
 
     An op with three results and more makes the gradients of all three from grad, q, k, v: the first product is made
     again, and each is taken back to both of its sides; a score is made again, and so are two gradients of it.  Forward,
@@ -144,8 +149,30 @@ def _attention(rule: OpShardingRule, local: Sequence[int], causal: bool) -> Work
     scores = prod(local[f] for f in _factors(q[:-1]) | _factors(k[:-1])) * (3 if backward else 1)
     rows = prod(local[f] for f in (k if backward else q)[-2])
     tiles = prod(local[f] for f in _factors(q[:-2])) * -(-rows // TILE)
-    half = 2 if causal else 1
-    return Work(count // half, scores // half, tiles, causal)
+    if band.sees_all:
+        return Work(count, scores, tiles)
+    whole, part, keys = (prod(of[f] for f in dim) for of, dim in ((rule.sizes, q[-2]), (local, q[-2]), (local, k[-2])))
+    seen, full = seen_by_slowest(band, whole, part, keys), max(2 * part * keys, 1)
+    grows = part == whole and band.left is None and not band.prefix
+    return Work(count * seen // full, scores * seen // full, tiles, grows)
+
+
+@cache
+def seen_by_slowest(band: Band, rows: int, part: int, keys: int) -> int:
+    """Twice the pairs of query and key that the device with most of them has, of ``rows`` cut into parts.
+
+    Where the band ends in a row, the key there counts half: causal attention is half of all.
+
+    >>> [seen_by_slowest(Band(right=0), 8, part, 8) for part in (8, 4, 2)], seen_by_slowest(Band(1, 0), 8, 4, 8)
+    ([64, 48, 28], 12)
+    """
+    row = np.arange(rows)
+    high = band.span(row, keys)[1]
+    ended = np.zeros(rows, np.bool_) if band.right is None else (high == row + band.right + 1) & (high > band.prefix)
+    halves = np.concatenate([[0], np.cumsum(ended)])
+    starts = range(0, rows, max(part, 1))
+    stops = [min(start + part, rows) for start in starts]
+    return max((2 * band.pairs(a, b, keys) - int(halves[b] - halves[a]) for a, b in zip(starts, stops)), default=0)
 
 
 def _factors(mapped: Mapped) -> set[int]:

@@ -149,6 +149,15 @@ def random(context: FormContext) -> tuple[int, ...]:
     return (context.result(context.node.op, (*context.operands, *offsets), **dict(context.node.attrs)),)
 
 
+def rows(context: FormContext) -> tuple[int, ...]:
+    """An op that must know where the rows of its split factor begin: one operand more says so."""
+    rule = context.decision.rule
+    assert rule is not None
+    size = next(factor.size for factor, axes in zip(rule.factors, context.decision.axes) if factor.form and axes)
+    operands = (*context.operands, context.offset(size, context.axes))
+    return context.lowering.call(context.node, context.decision, operands)
+
+
 def _int(value: object) -> int:
     assert isinstance(value, int), value
     return value
@@ -182,6 +191,7 @@ FORMS: dict[str, Form] = {
     "once": once,
     "parts": parts,
     "random": random,
+    "rows": rows,
     "arange": arange,
     "lower_triangle": triangle(lower=True),
     "upper_triangle": triangle(lower=False),

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ..errors import GraphError
-from ..ir.core import CONSTRAINT
 from ..ir.graph import Graph, GraphBuilder
 from ..ir.program import Program
 from ..plans.complete import Complete
@@ -154,26 +153,17 @@ class _Cut:
 def rows_of(captured: Graph, phases: Sequence[str], planned: Graph, names: Mapping[str, str]) -> list[tuple[str, int]]:
     """Where a planned graph is cut, by the phases of the nodes as captured; one row where phases mix.
 
-    ``names`` says which piece each phase belongs to.  Passes before planning add and move nodes that hand on what they
-    get; all others stand in their order.
+    ``names`` says which piece each phase belongs to.  Passes before planning keep the names of values, so a node of the
+    planned graph belongs where the one that made its results did; one that is new stands with the node before it.
     """
     pieces = list(dict.fromkeys(names.values()))
-    ends = dict.fromkeys(pieces, 0)
     order = [pieces.index(names[phase]) for phase in phases]
     if order != sorted(order):
         return [("step", len(planned.nodes))]
-    counts = [0] * len(pieces)
-    for node, piece in zip(captured.nodes, order):
-        counts[piece] += node.op not in _HANDED_ON
-    at, piece, seen = 0, 0, 0
+    piece_of = {captured.values[v].name: piece for node, piece in zip(captured.nodes, order) for v in node.results}
+    ends, piece = [0] * len(pieces), 0
     for at, node in enumerate(planned.nodes):
-        while piece < len(pieces) - 1 and seen == counts[piece]:
-            ends[pieces[piece]] = at
-            piece, seen = piece + 1, 0
-        seen += node.op not in _HANDED_ON
-    for name in pieces[piece:]:
-        ends[name] = len(planned.nodes)
-    return [(name, end) for name, end in ends.items()]
-
-
-_HANDED_ON = frozenset({CONSTRAINT})
+        known = [piece_of[name] for v in node.results if (name := planned.values[v].name) in piece_of]
+        piece = max([piece, *known])
+        ends[piece:] = [at + 1] * (len(pieces) - piece)
+    return list(zip(pieces, ends))

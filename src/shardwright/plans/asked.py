@@ -75,14 +75,18 @@ class Asked:
         limits = tuple(request for request in self.requests if request.kind in ("memory", "cap_gather", "uneven"))
         return Asked(graph, limits, self.stays, given, self.strict, ends=outs)
 
+    @property
+    def spoken_of(self) -> frozenset[int]:
+        """Values of which something was asked: no pass may take them away."""
+        asked = (value for request in self.requests for value in (*request.pins, *request.bans))
+        return frozenset((*asked, *self.fixed, *self.pushed))
+
     def rewritten(self, graph: Graph, pushed: Specs) -> Asked:
-        """Of a graph that a pass made of this one: values have kept their names; nothing is said of those that went."""
+        """Of a graph that a pass made of this one: values have kept their names, and what was asked for is there."""
         known = graph.by_name
         values = {value.id: known[value.name] for value in self.graph.values if value.name in known}
         requests = tuple(request.moved(values) for request in self.requests)
-        made = replace(
-            self, graph=graph, requests=requests, fixed={values[v]: s for v, s in self.fixed.items() if v in values}
-        )
+        made = replace(self, graph=graph, requests=requests, fixed={values[v]: s for v, s in self.fixed.items()})
         said = {value for request in requests for value in request.pins}
         free = {v: s for v, s in pushed.items() if v in said or not any(splits(s, a) for a in made.bans.get(v, ()))}
         return replace(made, pushed=free)

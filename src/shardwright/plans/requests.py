@@ -185,11 +185,11 @@ class Request:
                 raise error.add("for", f"{graph.values[value].name}: {graph.type(value)}, by {self}") from None
 
     def moved(self, values: Mapping[int, int]) -> Request:
-        """The same of a graph whose values have other numbers; those that are not in it are left out."""
+        """The same of a graph whose values have other numbers."""
         return replace(
             self,
-            pins={values[value]: spec for value, spec in self.pins.items() if value in values},
-            bans={values[value]: axes for value, axes in self.bans.items() if value in values},
+            pins={values[value]: spec for value, spec in self.pins.items()},
+            bans={values[value]: axes for value, axes in self.bans.items()},
         )
 
 

@@ -7,15 +7,28 @@ from typing import Any
 
 import numpy as np
 
-from .byrule import by_rule, in_parts
+from ..spec.band import ATTRIBUTE, CAUSAL_FLAG, Band
+from .byrule import by_rule
 from .modular import Field, FieldArray, choose
 from .moving import count_of, join, pad, places
 from .pointwise import Handler, Made, OpCall, cast
 
 
 def attention(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
-    """Causal attention is attention with the mask that says so; what it computes then is known by its rule."""
-    return in_parts(field, call, operands) if call.attrs.get("is_causal") else by_rule(field, call, operands)
+    """Some function of each query and of all keys; and where its place says which keys it sees, of its place.
+
+    Behind the op's own operands there may be one that says where the queries here begin.
+    """
+    band = Band.of(call.attrs)
+    query, mask, count = (1, 4, 7) if len(call.results) > 2 else (0, 3, 4)
+    given = list(operands[:count])
+    if not band.sees_all:
+        begin = count_of(operands[count]) if len(operands) > count else 0
+        place = begin + np.arange(given[query].shape[-2], dtype=np.float64).reshape(-1, 1)
+        told = [] if given[mask] is None else [field.told(given[mask])]
+        given[mask] = field.from_hash(field.hash(field.word("sees", str(band)), [place, *told]))
+    attrs = {name: value for name, value in call.attrs.items() if name not in (CAUSAL_FLAG, ATTRIBUTE)}
+    return by_rule(field, OpCall(call.op, attrs, call.results), given)
 
 
 def gather(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:

@@ -29,7 +29,7 @@ from .structure import add_instruction
 Shards = list[FieldArray]
 CHOICES = 24
 """Choices that are looked at, at least: as unlikely to be right by chance as two residues are to be equal."""
-COMPOSITE = (MEANINGS["parts"], MEANINGS["attention"])
+COMPOSITE = (MEANINGS["parts"],)
 """What computes ops by their parts."""
 NO_CHOICE = frozenset(
     {*pointwise.RISING, *pointwise.IDENTITY, "add", "subtract", "multiply", "divide", "negative", "matmul", "einsum"}

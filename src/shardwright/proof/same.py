@@ -1,7 +1,9 @@
 """Whether two graphs are the same program: the one as captured, and the one that passes before planning made of it.
 
 Both are numbered from their inputs on: equal ops with equal attributes of equal operands are one number, and what hands
-its operand on (constraints, barriers, copies) has that one's.  Where a pass has put one op in the place of several, the
+its operand on (constraints, barriers, copies) has that one's.  A call of attention is numbered by what is read of it
+(`rules.reading`): which keys a query sees, and which heads are shared, whether a mask says the one and copies make the
+other, or attributes do.  Where a pass has put one op in the place of several, the
 claim that it computes what they do is a lemma of its own, shown as those of Programs are: over prime fields, with the
 op in its parts.  Both sides of it are formulas over real numbers: where they round is what such a pass may change.
 """
@@ -14,6 +16,8 @@ from typing import Any
 from ..errors import VerifyError
 from ..ir.graph import Graph, GraphBuilder, Node, Operand, TensorType
 from ..ir.program import Instr, Local, Program
+from ..rules.reading import Attention, Positions, attention_of
+from ..rules.reading.repeats import summed_to
 from ..rules.registry import edition, find
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
@@ -39,7 +43,12 @@ def check_same(captured: Graph, planned: Graph) -> None:
         wrong = next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
         raise VerifyError(
             f"the planned graph computes another output {wrong} than the program as captured",
-            rows=[("passes", "before planning constraints, barriers and copies may change, and ops become one op")],
+            rows=[
+                (
+                    "passes",
+                    "before planning constraints, copies and the words of attention may change, and ops become one",
+                )
+            ],
         )
     if sorted(captured.updates) != sorted(planned.updates):
         raise VerifyError("the planned graph updates other inputs than the program as captured")
@@ -52,21 +61,39 @@ def _numbered(graph: Graph, numbers: dict[Any, int], claims: _Claims | None = No
         return numbers.setdefault(what, len(numbers))
 
     found: dict[int, int] = {}
+    sums: dict[int, int] = {}  # gradients of repeated heads, summed
+    positions = Positions(graph)
     for i, value in enumerate(graph.inputs):
         found[value] = number(("input", i, graph.type(value)))
     for n, node in enumerate(graph.nodes):
         if node.op in IDENTITY and len(node.inputs) == len(node.results) == 1:
             found[node.results[0]] = found[node.inputs[0]]
             continue
-        operands = tuple(
-            tuple(found[v] for v in o) if isinstance(o, tuple) else None if o is None else found[o]
-            for o in node.operands
-        )
+        call = attention_of(graph, node, positions)
+        if call is not None:
+            named = _attention(call, found)
+        else:
+            operands = tuple(
+                tuple(found[v] for v in o) if isinstance(o, tuple) else None if o is None else found[o]
+                for o in node.operands
+            )
+            named = (node.op, operands, repr(node.attrs))
         for r, value in enumerate(node.results):
-            found[value] = number((node.op, operands, repr(node.attrs), r, graph.type(value)))
+            found[value] = sums[value] if value in sums else number((named, r, graph.type(value)))
+            if call is not None and call.is_backward and call.groups > 1 and not call.is_grouped and r in (1, 2):
+                summed = summed_to(graph, value, call.groups)
+                if summed is not None:
+                    sums[summed[0]] = number((named, r, graph.type(summed[0])))
         if claims is not None:
             found.update(claims.shown(n, found))
     return found
+
+
+def _attention(call: Attention, found: Mapping[int, int]) -> tuple[Any, ...]:
+    """All that a call of attention computes depends on."""
+    tensors = tuple(found[v] for v in (*call.around, call.query, call.key, call.value))
+    mask = None if call.mask is None else found[call.mask]
+    return "attention", call.is_backward, tensors, mask, str(call.band), call.groups, repr(call.options)
 
 
 class _Claims:

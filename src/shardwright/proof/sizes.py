@@ -10,7 +10,7 @@ alike, so there the rule says which sizes make up a dim.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from math import prod
 from typing import Any
@@ -311,7 +311,11 @@ def _meant(meaning: Callable[..., Any]) -> Look:
 
 
 def _attention(sizes: Sizes, call: _Call) -> None:
-    (_parts if call.attrs.get("is_causal") else _by_rule)(sizes, call)
+    """Where queries begin is one operand more: a place is compared with places, and counted in nothing."""
+    count = 7 if len(call.results) > 2 else 4
+    operands = list(call.operands[:count])
+    flat = [type for type in operands if type is not None]
+    _by_rule(sizes, replace(call, operands=operands, flat=flat))
 
 
 def _by_rule(sizes: Sizes, call: _Call) -> None:

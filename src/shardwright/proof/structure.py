@@ -16,6 +16,8 @@ from ..errors import ShardwrightError, VerifyError
 from ..ir.order import check_order
 from ..ir.program import Instr, Local, Program
 from ..ir.text import node_text, quoted
+from ..rules.reading.attention import MEANING as ATTENTION
+from ..rules.registry import find
 from ..spec.axes import Axes, AxisRef, axes_size, axes_text
 from ..spec.chunks import all_chunks
 from ..spec.collective import COLLECTIVES, REDUCTIONS, collective_bytes
@@ -158,7 +160,7 @@ class _Structure:
     def instruction(self, instr: Instr, made: set[int]) -> None:
         for value in instr.as_node().inputs:
             _need(value in made, f"reads value {value}, which is not made yet")
-            reads = instr.op.startswith(("core.", "random.")) and instr.op not in LOCAL_STEPS
+            reads = self.form_of(instr) is not None
             _need(value not in self.offsets or reads, "reads an offset, so that devices would go different ways")
         for value in instr.results:
             _need(0 <= value < len(self.program.values), f"makes value {value}, which does not exist")
@@ -174,8 +176,15 @@ class _Structure:
             _need(instr.bytes == 0, f"a local op claims to send {instr.bytes} bytes")
             if instr.op == OFFSET:
                 self.offset(instr)
-            elif instr.op in self.forms:
-                self.forms[instr.op](instr)
+            elif (form := self.form_of(instr)) is not None:
+                form(instr)
+
+    def form_of(self, instr: Instr) -> Callable[[Instr], None] | None:
+        """What looks at an op that may read offsets."""
+        found = self.forms.get(instr.op)
+        if found is None and (record := find(instr.op)) is not None and record.meaning == ATTENTION:
+            return self.attention
+        return found
 
     def groups(self, instr: Instr) -> None:
         if not self.is_new("groups", instr.axes):
@@ -343,6 +352,17 @@ class _Structure:
         _need(len(offsets) == result.type.rank, "needs the place of every dim")
         for d, offset in enumerate(offsets):
             self.place(offset, result, d)
+
+    def attention(self, instr: Instr) -> None:
+        """Behind its own operands may stand where its queries begin."""
+        query, count = (1, 7) if len(instr.results) > 2 else (0, 4)
+        reads = instr.operands[query]
+        _need(len(instr.operands) in (count, count + 1), f"has {len(instr.operands)} operands, not {count}")
+        _need(not any(value in self.offsets for value in instr.operands[:count]), "takes an offset for a tensor")
+        if len(instr.operands) > count:
+            assert isinstance(reads, int)
+            local = self.program.values[reads]
+            self.place(instr.operands[count], local, local.type.rank - 2)
 
     def arange(self, instr: Instr) -> None:
         _, result = self.operands(instr, 1)

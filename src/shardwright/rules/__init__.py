@@ -16,6 +16,7 @@ Each op has an `OpRecord`; its rule is one line of notation, or a small function
 | `random` | random numbers by key, step and place |
 | `aten` | ATen's ops (a package of its own) |
 | `structured` | ops in StableHLO's form: windows, decompositions, general gather and scatter, collectives |
+| `reading` | graphs read backwards: masks made of positions, repeated heads, attention by its meaning (a package) |
 | `extract` | `GraphExtractor`: a graph as JSON with every op's rule |
 
 To extend: a line in a family file, ``rule("my_op", "b k, k n -> b n")``; for rules that depend on attributes

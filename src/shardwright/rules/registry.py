@@ -31,7 +31,7 @@ from ..spec.rule import OpShardingRule, RulePattern, Transfer
 
 ENTRY_POINTS = "shardwright.rules"
 OPERATORS = "shardwright.operators"
-_NOT_FAMILIES = {"dims", "extract", "registry"}
+_NOT_FAMILIES = {"dims", "extract", "reading", "registry"}
 _log = logging.getLogger(__name__)
 _ARGUMENTS = (
     "flow", "cost", "meaning", "forms", "view", "alias", "random", "in_place", "doc", "beyond", "same_as", "replace",

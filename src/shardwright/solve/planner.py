@@ -22,7 +22,7 @@ from ..ir.core import CONSTRAINT
 from ..ir.digest import program_hash
 from ..ir.graph import Graph
 from ..ir.program import Program
-from ..lower import lower, ordered
+from ..lower import attention_as_meant, lower, ordered
 from ..optimize import solver_names
 from ..plans.amounts import amount_text, duration
 from ..plans.asked import Asked, broken
@@ -49,29 +49,33 @@ DEFAULT_SECONDS = 120.0
 """Time for the solver where the user gives none: hard problems take any time for a proof."""
 BOUNDED = 400
 """The most nodes of a program for which a simple plan is given the planner's bound."""
-CONSTRAINTS = "constraints"
-"""The pass over the graph that readies constraints inside the program."""
-UPDATES = "updates"
-"""The pass that writes optimizer steps as single ops."""
+UPDATES, ATTENTION, CONSTRAINTS = "updates", "attention", "constraints"
+"""The passes over the graph: optimizer steps as single ops, attention as it was meant, and constraints inside the
+program made ready."""
 Say = Callable[[str], None]
 
 
 def apply_rewrite(rewrite: Rewrite, asked: Asked) -> Asked:
     """Replay a pass over the graph; what was asked then speaks of the new graph."""
-    if rewrite.name not in (UPDATES, CONSTRAINTS) or rewrite.arguments:
-        raise SpecError(f"the plan's graph was rewritten by {rewrite.name!r}, which this version does not know")
-    if rewrite.name == CONSTRAINTS:
+    if rewrite.name == UPDATES and not rewrite.arguments:
+        found = fuse_updates(asked.graph, asked.spoken_of)
+        return asked if found is None else asked.rewritten(found[0], {})
+    if rewrite.name == ATTENTION and not rewrite.arguments:
+        return asked.rewritten(attention_as_meant(asked.graph, asked.spoken_of), {})
+    if rewrite.name == CONSTRAINTS and not rewrite.arguments:
         return asked.rewritten(*apply_constraints(asked.graph, asked.pins))
-    said = {value for request in asked.requests for value in request.pins}
-    found = fuse_updates(asked.graph, said)
-    return asked if found is None else asked.rewritten(found[0], {})
+    raise SpecError(f"the plan's graph was rewritten by {rewrite.name!r}, which this version does not know")
 
 
-def rewrites_of(graph: Graph) -> tuple[Rewrite, ...]:
+def rewrites_of(asked: Asked) -> tuple[Rewrite, ...]:
     """The passes that a graph goes through before anything is decided."""
-    updates = [Rewrite(UPDATES)] if graph.updates and fuse_updates(graph) is not None else []
-    constraints = [Rewrite(CONSTRAINTS)] if any(node.op == CONSTRAINT for node in graph.nodes) else []
-    return (*updates, *constraints)
+    graph = asked.graph
+    passes = {
+        UPDATES: bool(graph.updates) and fuse_updates(graph, asked.spoken_of) is not None,
+        ATTENTION: attention_as_meant(graph, asked.spoken_of) is not graph,
+        CONSTRAINTS: any(node.op == CONSTRAINT for node in graph.nodes),
+    }
+    return tuple(Rewrite(name) for name, needed in passes.items() if needed)
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,8 @@ class Planner:
     """Bound to the graph as captured."""
     notes: tuple[str, ...] = ()
     """For every plan of it."""
+    passes: tuple[Rewrite, ...] | None = None
+    """Over the graph, where a plan says which; else all that there are for it."""
 
     def keeping(self, requests: tuple[Request, ...]) -> Planner:
         """The same program with these requests only."""
@@ -94,7 +100,7 @@ class Planner:
 
     @cached_property
     def rewrites(self) -> tuple[Rewrite, ...]:
-        return rewrites_of(self.source)
+        return rewrites_of(self.requested) if self.passes is None else self.passes
 
     @cached_property
     def asked(self) -> Asked:

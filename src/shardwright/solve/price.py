@@ -27,7 +27,7 @@ ONCE = "once"
 """The form whose operands outside the sum become copies that count once; other readers may use those."""
 Spent = tuple[int, int, int]
 """Compute, communication, and what of that shows."""
-OWN_OP = (ONCE, "random", "parts")
+OWN_OP = (ONCE, "random", "rows", "parts")
 """Forms that run ops of the book; the others are unknown to it, and to whoever costs them inside of parts."""
 
 

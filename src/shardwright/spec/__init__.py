@@ -15,6 +15,7 @@ Pure Python, no framework.  One notation for everything, one parser (`notation`)
 | `rule` | `RulePattern` as written, `OpShardingRule` bound to shapes |
 | `rule_parts`, `bind` | what both are made of; from the one and shapes to the other |
 | `factors` | `FactorSharding`: factors -> axes, for one op |
+| `band` | `Band`: which keys a query sees, said without a tensor |
 | `op_record` | `OpRecord`: all the rule book knows of an op |
 | `resharding/` | `reshard`, `reshard_table`: from any sharding to any other |
 | `foreign`, `interop` | PyTorch's placements and JAX's PartitionSpecs, read and written, without importing either |

@@ -158,7 +158,24 @@ def test_attention_is_two_products_and_five_on_the_way_back() -> None:
         local = local_sizes(rule, ((),) * len(rule.factors))
         assert operations(rule, "attention", local) == expected
         assert operations(rule, "attention", local, {"is_causal": False}) == expected
-        assert operations(rule, "attention", local, {"is_causal": True}) == expected // 2
+        # Of 128 keys 64 queries see half of the first 64.
+        assert operations(rule, "attention", local, {"is_causal": True}) == expected // 4
+        square = OpShardingRule.parse(text.replace("k=128", "k=64"))
+        assert operations(square, "attention", square.sizes, {"is_causal": True}) == expected // 4
+
+
+def test_attention_over_split_queries_takes_as_long_as_the_slowest_device() -> None:
+    rule = OpShardingRule.parse(ATTENTION.replace("k=128", "k=64"))
+    full = operations(rule, "attention", rule.sizes)
+    q = [factor.name for factor in rule.factors].index("q")
+    causal, window, prefix = ({"is_causal": True}, {"sees": "i-7 <= j <= i"}, {"sees": "j <= i or j < 48"})
+    for ways in (1, 2, 4, 8):
+        local = [size // ways if f == q else size for f, size in enumerate(rule.sizes)]
+        # The last of n parts sees all keys before it, and half of its own.
+        assert operations(rule, "attention", local, causal) == full * (2 * ways - 1) // (2 * ways**2)
+        assert operations(rule, "attention", local, window) <= full * 8 // 64 // ways
+        assert operations(rule, "attention", local, window) >= full * 6 // 64 // ways
+        assert full * 48 // 64 // ways <= operations(rule, "attention", local, prefix) <= full // ways
 
 
 def test_splitting_heads_divides_attention() -> None:
@@ -198,7 +215,7 @@ def test_scores_and_tiles_are_counted() -> None:
         found = operations(rule, "attention", rule.sizes)
         assert (found.scores, found.tiles, found.uneven) == (scores * 2 * 8 * 64 * keys, 2 * 8 * tiles, False)
         causal = operations(rule, "attention", rule.sizes, {"is_causal": True})
-        assert (causal.scores, causal.tiles, causal.uneven) == (found.scores // 2, found.tiles, True)
+        assert (causal.scores, causal.tiles, causal.uneven) == (scores * 2 * 8 * 64 * 64 // 2, found.tiles, True)
 
 
 def test_grouped_heads_tile_by_query() -> None:

@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from by_hand import Said, compile_graph
+from shardwright.errors import SpecError
 from shardwright.frontends.torch import capture_step, run_graph
 from shardwright.ir.graph import TensorType
 from shardwright.run.torch import emit
 from shardwright.run.torch.attention import BACKWARD, FORWARD, choose_attention
+from shardwright.spec.band import Band
 from shardwright.spec.mesh import DeviceMesh
 
 torch.set_num_threads(1)
@@ -92,13 +94,18 @@ def test_what_no_kernel_does_is_left_to_the_formula() -> None:
     attrs = {**OPTIONS, "is_causal": False, "enable_gqa": False}
     device = torch.device("cpu")
     assert choose_attention("aten.mm", {}, [q, q], device) is None
-    assert choose_attention(FORWARD, {**attrs, "mask_grad": True}, [q, q, q, None], device) is None
-    assert choose_attention(FORWARD, {**attrs, "dropout_p": 0.1}, [q, q, q, None], device) is None
-    empty = TensorType((0, 4, 8, 8), "f32")
-    assert choose_attention(FORWARD, attrs, [empty, empty, empty, None], device) is None
-    short = TensorType((2, 4, 8), "f32")
-    assert choose_attention(FORWARD, attrs, [short, short, short, None], device) is None
-    assert choose_attention(FORWARD, attrs, [q, q, q, None], torch.device("meta")) is None
+
+    def kernel(attrs: dict[str, Any], type: TensorType, device: Any = device) -> str:
+        chosen = choose_attention(FORWARD, attrs, [type, type, type, None], device)
+        assert chosen is not None
+        return chosen.kernel
+
+    assert kernel(attrs, q) == "flash"
+    assert kernel({**attrs, "mask_grad": True}, q) == "math"
+    assert kernel({**attrs, "dropout_p": 0.1}, q) == "math"
+    assert kernel(attrs, TensorType((0, 4, 8, 8), "f32")) == "math"
+    assert kernel(attrs, TensorType((2, 4, 8), "f32")) == "math"
+    assert kernel(attrs, q, torch.device("meta")) == "math"
 
 
 def test_a_captured_step_uses_the_kernel() -> None:
@@ -122,3 +129,101 @@ def test_a_captured_step_uses_the_kernel() -> None:
     with torch.no_grad():
         for one, other in zip(module(*inputs), run_graph(captured.graph, inputs)):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+# -- bands, and kernels of a GPU, by what they would be called with ------------------------------------------
+
+
+def formula(q: Any, k: Any, v: Any, band: Band, scale: float) -> tuple[Any, Any]:
+    options = [0.0, band.attrs["is_causal"], scale, q.shape[1] != k.shape[1], -1, False, band.attrs.get("sees")]
+    made: tuple[Any, Any] = torch.ops.shardwright.attention(q, k, v, None, *options)
+    return made
+
+
+def pretended(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """A GPU's kernels by the formula: flash aligns the last query with the last key."""
+    name = str(op)
+    scale = kwargs.get("scale", 1.0)
+    if name == "aten._flash_attention_forward.default":
+        q, k, v = (x.transpose(1, 2) for x in args[:3])
+        left, right = kwargs["window_size_left"], kwargs["window_size_right"]
+        assert (args[5], args[6]) == (q.shape[2], k.shape[2])
+        band = Band(None if left < 0 else left, None if right < 0 else right).moved(k.shape[2] - q.shape[2])
+        out, sums = formula(q, k, v, band, scale)
+        return out.transpose(1, 2), sums
+    if name == "aten._flash_attention_backward.default":
+        grad, q, k, v, out = (x.transpose(1, 2) for x in args[:5])
+        left, right = kwargs["window_size_left"], kwargs["window_size_right"]
+        band = Band(None if left < 0 else left, None if right < 0 else right).moved(k.shape[2] - q.shape[2])
+        return [x.transpose(1, 2) for x in _back(grad, q, k, v, out, args[5], band, scale)]
+    if name in ("aten._scaled_dot_product_flash_attention.default", "aten._scaled_dot_product_cudnn_attention.default"):
+        causal = args[4] if "flash" in name else args[6]
+        out, sums = formula(*args[:3], Band(right=0) if causal else Band(), scale)
+        return out, sums if "flash" in name else sums.unsqueeze(-1)
+    if name.startswith("aten._scaled_dot_product_") and name.endswith("_backward.default"):
+        sums = args[5].squeeze(3) if "cudnn" in name else args[5]
+        causal = args[11] if "flash" in name else args[14]
+        return _back(*args[:5], sums, Band(right=0) if causal else Band(), scale)
+    return op(*args, **kwargs)
+
+
+def _back(grad: Any, q: Any, k: Any, v: Any, out: Any, sums: Any, band: Band, scale: float) -> Any:
+    options = [0.0, band.attrs["is_causal"], scale, q.shape[1] != k.shape[1], -1, False, band.attrs.get("sees")]
+    return torch.ops.shardwright.attention_backward(grad, q, k, v, None, out, sums, *options)
+
+
+BANDS = {"causal": Band(right=0), "window": Band(2, 0), "prefix": Band(right=0, prefix=5), "both sides": Band(3, 2),
+         "late": Band(None, 3), "all": Band()}  # fmt: skip
+
+
+@pytest.mark.parametrize("kernel", ["flash", "cudnn", "math", "cpu flash"])
+@pytest.mark.parametrize("name", BANDS)
+def test_bands_on_queries_that_begin_somewhere(name: str, kernel: str) -> None:
+    """Every kernel, whole or in tiles, against the formula of a mask; what a kernel cannot do is refused."""
+    band, done = BANDS[name], 0
+    device = torch.device("cpu" if kernel == "cpu flash" else "cuda")
+    for rows, keys, served, offset in ((8, 8, 4, 0), (4, 16, 2, 8), (4, 16, 1, 12), (4, 16, 4, 0)):
+        torch.manual_seed(0)
+        q, k, v = (torch.randn(2, h, n, 8, dtype=torch.float32) for h, n in ((4, rows), (served, keys), (served, keys)))
+        types: list[Any] = [TensorType(tuple(x.shape), "bf16" if device.type == "cuda" else "f32") for x in (q, k, v)]
+        attrs = {**OPTIONS, "enable_gqa": served < 4, **band.attrs}
+        here = [*types, None, TensorType((), "i64")]
+        back = [types[0], *types, None, types[0], TensorType((2, 4, rows), "f32"), TensorType((), "i64")]
+        wanted = formula(q, k, v, band.moved(offset), 0.3)
+        grad = torch.randn_like(q)
+        expected = _back(grad, q, k, v, *wanted, band.moved(offset), 0.3)
+        try:
+            forward = choose_attention(FORWARD, attrs, here, device, offset, kernel.split()[-1])
+            backward = choose_attention(BACKWARD, attrs, back, device, offset, kernel.split()[-1])
+        except SpecError:
+            assert kernel in ("cudnn", "cpu flash") or band.prefix
+            continue
+        done += 1
+        assert forward is not None
+        assert backward is not None
+        call = pretended if device.type == "cuda" else now
+
+        def half_as_it_is(op: Any, *args: Any, call: Any = call, **kwargs: Any) -> Any:
+            kwargs = {**kwargs, "dtype": torch.float32} if str(op) == "aten._to_copy.default" else kwargs
+            return call(op, *args, **kwargs)
+
+        found = forward(half_as_it_is, [q, k, v, None, offset])
+        changes = backward(half_as_it_is, [grad, q, k, v, None, *found, offset])
+        for one, other in zip([*found, *changes], [*wanted, *expected], strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    assert done or name in ("window", "both sides")
+
+
+def test_the_nearest_measured_case_decides() -> None:
+    types = [TensorType((8, 16, 2048, 128), "bf16")] * 3
+    attrs = {**OPTIONS, "is_causal": True, "enable_gqa": False}
+    back = [types[0], *types, None, types[0], TensorType((8, 16, 2048), "f32")]
+    chosen = choose_attention(BACKWARD, attrs, back, torch.device("cuda"))
+    assert chosen is not None
+    assert chosen.kernel == "cudnn"
+    with torch.nn.attention.sdpa_kernel([torch.nn.attention.SDPBackend.EFFICIENT_ATTENTION]):
+        chosen = choose_attention(BACKWARD, attrs, back, torch.device("cuda"))
+        assert chosen is not None
+        assert chosen.kernel == "efficient"
+    with pytest.raises(SpecError, match="no kernel 'flush' computes this attention on cuda"):
+        choose_attention(BACKWARD, attrs, back, torch.device("cuda"), kernel="flush")

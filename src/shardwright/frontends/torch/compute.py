@@ -39,7 +39,8 @@ def prepare(op: str, attrs: Mapping[str, Any], results: Sequence[TensorType], de
     make = KERNELS.get(op)
     if make is not None:
         kernel = make(attrs, results, device)
-        return lambda operands: (kernel(*operands),)
+        single = len(results) == 1
+        return lambda operands: (kernel(*operands),) if single else tuple(kernel(*operands))
     attrs = dict(attrs)
     absent = attrs.pop("absent", ())
     form = signature(find_op(op))

@@ -421,37 +421,3 @@ def batch_norm_backward(
         along if output_mask[1] else None,
         total if output_mask[2] else None,
     )
-
-
-# -- attention ------------------------------------------------------------------------------------------
-
-
-def _seen(query: Any, key: Any) -> Any:
-    """Which keys each query sees: those up to its own place."""
-    return torch.arange(query.shape[-2]).unsqueeze(1) >= torch.arange(key.shape[-2])
-
-
-@parts_of("aten.scaled_dot_product_attention")
-def inference_attention(
-    query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float, is_causal: bool, scale: Any, enable_gqa: bool
-) -> Any:
-    """Causal attention by a mask that knows where a query stands."""
-    plain = torch.ops.shardwright.scaled_dot_product_attention
-    mask = _seen(query, key) if is_causal else attn_mask
-    return plain(query, key, value, mask, dropout_p, False, scale=scale, enable_gqa=enable_gqa)
-
-
-@parts_of("shardwright.attention")
-def attention(query: Any, key: Any, value: Any, attn_mask: Any, is_causal: bool, **options: Any) -> Any:
-    mask = _seen(query, key) if is_causal else attn_mask
-    return torch.ops.shardwright.attention(query, key, value, mask, is_causal=False, **options)
-
-
-@parts_of("shardwright.attention_backward")
-def attention_backward(
-    grad: Any, query: Any, key: Any, value: Any, attn_mask: Any, out: Any, logsumexp: Any, is_causal: bool,
-    **options: Any,
-) -> Any:  # fmt: skip
-    mask = _seen(query, key) if is_causal else attn_mask
-    backward = torch.ops.shardwright.attention_backward
-    return backward(grad, query, key, value, mask, out, logsumexp, is_causal=False, **options)

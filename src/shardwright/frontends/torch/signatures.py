@@ -31,6 +31,8 @@ _FORMATS = {
     str(format): format for format in (torch.contiguous_format, torch.preserve_format, torch.channels_last,
                                        torch.channels_last_3d)
 }  # fmt: skip
+LEFT_OUT = frozenset({"sees"})
+"""Attributes that stand in graphs only where they say something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class Signature:
                 else:
                     operands.append(None)
                     attrs[name] = _plain(value, self.name)
-            elif kind == ATTRIBUTE:
+            elif kind == ATTRIBUTE and (value is not None or name not in LEFT_OUT):
                 attrs[name] = value if type(value) in (int, bool, float, str) else _plain(value, self.name)
             elif kind == DTYPE:
                 attrs[name] = None if value is None else dtype_name(value)

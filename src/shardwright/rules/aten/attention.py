@@ -1,11 +1,12 @@
 """Scaled dot-product attention as one op, forward and backward.
 
-Batch and heads pass; with grouped heads, groups pass.  Queries pass, too; where each sees only the keys before it, a
-shard must know where its queries stand: ``form(parts)``.  Keys are whole.
+Batch and heads pass; with grouped heads, groups pass.  Queries pass, too; where their place says which keys they see, a
+shard must know where its queries begin: ``form(rows)``.  Keys are whole.
 """
 
 from __future__ import annotations
 
+from ...spec.band import Band
 from ...spec.op_record import Call
 from ..dims import write
 from ..registry import rule
@@ -26,8 +27,8 @@ def _names(call: Call, query: int) -> tuple[list[list[str]], dict[str, str], dic
     of_key = [*batch, *(["h"] if lead else []), "t", "d"]
     of_value = [*batch, *(["h"] if lead else []), "t", "e"]
     notes = {"t": "whole", "d": "whole"}
-    if call.attr("is_causal"):
-        notes["s"] = "form(parts)"
+    if not Band.of(call.attrs).sees_all:
+        notes["s"] = "form(rows)"
     sizes = {"g": heads // max(served, 1)} if heads != served else {}
     return [of_query, of_key, of_value], notes, sizes
 
@@ -64,8 +65,8 @@ def backward(call: Call) -> tuple[str, dict[str, int]]:
     operands = [out, of_query, of_key, of_value, *mask, out, of_query[:-1]]
     results = [of_query, of_key, of_value, *(mask if call.attr("mask_grad") else [])]
     notes["e"] = "whole"
-    if call.attr("is_causal"):
-        notes["s"] = "sum form(parts)"
+    if not Band.of(call.attrs).sees_all:
+        notes["s"] = "sum form(rows)"
     elif call.attr("mask_grad"):
         notes |= {name: "whole" for name in of_query[:-1] if name not in mask[0] and " " not in name}
     return write(operands, results, notes), sizes

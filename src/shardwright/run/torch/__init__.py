@@ -12,7 +12,7 @@ element types): the engine's own collectives and emitted programs share it.
 | `exchange` | collectives as one rank carries them out: pack, exchange, unpack |
 | `emission`, `code` | the Program of one rank as a `GraphModule`; the Python it runs |
 | `updates` | optimizer steps of many parameters as one call of a fused kernel, in place |
-| `attention` | which kernel computes attention on a device |
+| `attention`, `attention_kernels` | which kernel computes attention on a device, by measured times; what each calls |
 | `engine` | `TorchEngine`: collectives by name, compiled Programs |
 | `held` | bytes that tensors hold while a program runs |
 | `joining` | how processes find each other; who is missing; whether machines are as the mesh says |
@@ -25,8 +25,8 @@ element types): the engine's own collectives and emitted programs share it.
 | `checkpoints/` | state in shards saved and loaded: DTensors, files that are looked at before they are read |
 | `private` | everything taken from PyTorch's private modules, with the reason |
 
-To extend: an op that needs more than a plain call gets a kernel in the frontend; another attention kernel is a line in
-`attention`; another backend's gaps in element types are a line in `wire`.
+To extend: an op that needs more than a plain call gets a kernel in the frontend; another attention kernel is one in
+`attention_kernels`; another backend's gaps in element types are a line in `wire`.
 """
 
 from collections.abc import Sequence

@@ -66,6 +66,7 @@ def emit(
     taking: bool = False,
     donated: bool | None = None,
     fused: bool | None = None,
+    attention: str | None = None,
 ) -> fx.GraphModule:
     """What the device at a position of the mesh does.
 
@@ -73,11 +74,12 @@ def emit(
     process group.  With ``stand_ins`` local ops of the same shapes take the place of collectives, to run one rank
     alone.  With ``taking`` the module is called with one list of inputs, which it empties: what nobody else has is gone
     after its last use.  State is written over if it is ``donated``, and optimizers step by ``fused`` kernels, else by
-    plain operators, which ``torch.compile`` takes; both as ``taking`` says, by default.  ``device`` is
-    where created tensors go and what attention is chosen for.  The module's ``meta["collectives"]`` lists what it
-    executes, ``meta["starts"]`` says in how many starts.
+    plain operators, which ``torch.compile`` takes; both as ``taking`` says, by default.  ``device`` is where created
+    tensors go and what attention is chosen for; ``attention`` names the kernel (flash, cudnn, efficient, math) instead
+    of the fastest measured one.  The module's ``meta["collectives"]`` lists what it executes, ``meta["starts"]`` says
+    in how many starts.
     """
-    emitter = _Emitter(program, position, groups or NamedGroups(), torch.device(device or "cpu"), stand_ins)
+    emitter = _Emitter(program, position, groups or NamedGroups(), torch.device(device or "cpu"), stand_ins, attention)
     fused = (taking if fused is None else fused) and emitter.device.type in DEVICES
     emitter.updates = Updates(emitter, taking if donated is None else donated, fused)
     return emitter.module(taking)
@@ -85,9 +87,16 @@ def emit(
 
 class _Emitter:
     def __init__(
-        self, program: Program, position: int, groups: GroupSource, device: torch.device, stand_ins: bool
+        self,
+        program: Program,
+        position: int,
+        groups: GroupSource,
+        device: torch.device,
+        stand_ins: bool,
+        attention: str | None = None,
     ) -> None:
         self.program = program
+        self.attention = attention
         self.mesh = program.mesh
         self.position = position
         self.rank = self.mesh.device_ids[position]
@@ -98,6 +107,8 @@ class _Emitter:
         self.values: dict[int, Any] = {}
         self.updates: Updates
         self.types: dict[int, TensorType] = {}
+        self.begins: dict[Any, int] = {}
+        """Offsets by value: what depends on them is chosen when the module is written."""
         self.under_way: dict[tuple[int, ...], list[exchange.Finish]] = {}
         self.starts = 0
         self.ends = ends(program)
@@ -222,7 +233,8 @@ class _Emitter:
     def local(self, instr: Instr, operands: Nodes) -> Nodes:
         results = [self.type_here(value) for value in instr.results]
         given = [self.type_here(o) if isinstance(o, int) else None for o in instr.operands]
-        return self.calculated(instr.op, dict(instr.attrs), given, results, operands)
+        begin = self.begins.get(instr.operands[-1], 0) if instr.operands else 0
+        return self.calculated(instr.op, dict(instr.attrs), given, results, operands, begin)
 
     def calculated(
         self,
@@ -231,11 +243,13 @@ class _Emitter:
         given: Sequence[TensorType | None],
         results: Sequence[TensorType],
         operands: Nodes,
+        begin: int = 0,
     ) -> Nodes:
-        """An op on tensors of these types."""
-        attention = choose_attention(op, attrs, given, self.device)
-        if attention is not None:
-            return attention(self.write, operands)
+        """An op on tensors of these types; ``begin`` is where this rank's part begins, if the op is told."""
+        if not _on_nothing(op, given, results):
+            attention = choose_attention(op, attrs, given, self.device, begin, self.attention)
+            if attention is not None:
+                return attention(self.write, operands)
         if op in KERNELS or _on_nothing(op, given, results):
             return self.kernel(op, attrs, results, operands)
         absent: Any = attrs.pop("absent", ())
@@ -312,6 +326,7 @@ class _Emitter:
         """Where this rank's part of a dim begins: a constant."""
         name = f"offset_{len(list(self.root.buffers()))}"
         start, _ = self.own_cut(instr, instr.attr("size"))
+        self.begins[instr.results[0]] = start
         self.root.register_buffer(name, torch.tensor(start, dtype=torch.int64, device=self.device))
         node = self.graph.get_attr(name)
         node.meta.update(self.meta)
