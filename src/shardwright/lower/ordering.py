@@ -39,6 +39,7 @@ _NEAR_FULL_RATE = 4  # a link reaches 80% of its rate where sending takes four t
 _TRIED = ((1, AHEAD), (4, AHEAD), (16, AHEAD), (16, 1), (0, 1))
 """Shares of a full bucket, and how far ahead: large buckets save starts, small ones leave less at both ends."""
 _REDUCING = ("all_reduce", "reduce_scatter")
+_HOLDING = ("reduce_scatter",)  # their backend keeps what is sent, which is more than what they bring
 _LARGE = 2**30  # bytes at which starting does not count
 
 
@@ -212,7 +213,7 @@ class _Windows:
                     yield from waits(program.instrs[member].inputs)
                 yield event
                 under_way.update({made: event for m in bucket.members for made in program.instrs[m].results})
-                if program.instrs[bucket.members[0]].op == "reduce_scatter":
+                if program.instrs[bucket.members[0]].op in _HOLDING:
                     holding.append(event)
                 if len(holding) > AHEAD:
                     yield from waits(program.instrs[holding.popleft().members[0]].results)
