@@ -14,6 +14,7 @@ from ..discover.on_demand.learn import learn_ops
 from ..discover.on_demand.rule_trial import trusted_rules
 from ..errors import GraphError, PlanInfeasible, RankError
 from ..frontends.base import Source
+from ..ir.core import CONSTRAINT
 from ..ir.graph import Graph, Node
 from ..plans import complete_of, read_plan
 from ..plans.asked import Asked
@@ -23,7 +24,7 @@ from ..plans.requests import Request, amount, read_requests
 from ..propagation import rule_of
 from ..propagation.check import check_complete
 from ..run.engine import share_between_processes
-from ..solve.planner import Planner, check_recipe
+from ..solve.planner import CONSTRAINTS, Planner, check_recipe
 from ..spec.mesh import DeviceMesh
 from ..spec.rule import OpShardingRule
 from .infeasible import diagnosed
@@ -111,6 +112,10 @@ def bound(record: Mapping[str, Any], planner: Planner, whose: str) -> Data:
     rewrites = tuple(Rewrite(entry["name"], entry["arguments"]) for entry in record["rewrites"])
     if rewrites != planner.rewrites:
         planner = replace(planner, passes=rewrites)  # those of the version that made it
+    if any(rewrite.name == CONSTRAINTS for rewrite in rewrites) != any(
+        n.op == CONSTRAINT for n in planner.source.nodes
+    ):
+        raise GraphError(f"{whose} for a graph that was rewritten otherwise", help="plan this program anew")
     asked = planner.asked
     if asked.recipe is not None:
         check_recipe(asked.recipe)

@@ -8,9 +8,11 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from ..cost.machine import Hardware
+from ..cost.memory import program_timeline
 from ..errors import ShardwrightError, SpecError
 from ..frontends.base import BACKWARD, CONSTANT, FORWARD, NORM, OPTION, UPDATE, Source
 from ..ir.digest import program_digest
+from ..ir.lifetimes import lifetimes
 from ..ir.program import Program
 from ..lower import ordered
 from ..lower.pieces import Piece, cut, rows_of
@@ -86,6 +88,8 @@ class Entry:
         self._check_updates()
         form = self.source.form
         self.parts = self._cut() if form.accumulate > 1 or form.checked else [self._whole()]
+        self.shared = _shared(plan.program)
+        """Outputs in the memory of state: the next step writes over it."""
         self.loaded: dict[int, Any] = {}
         """Shards of constants, by slot: they belong to the program, not to the model."""
 
@@ -151,3 +155,12 @@ class Entry:
         """Slots of what lives from step to step, by name."""
         fixed = {*self.options, *self.consts}
         return {name: slot for slot, name in enumerate(self.names) if slot not in fixed}
+
+
+def _shared(program: Program) -> frozenset[int]:
+    """Outputs beside the state's own that show the bytes of an input, or of what becomes of it."""
+    uses, buffers = program_timeline(program)
+    owner = lifetimes(len(program.values) + len(buffers), uses).owner
+    updated = {output for _, output in program.updates}
+    state = {owner[program.outputs[output]] for output in updated} | set(program.inputs)
+    return frozenset(o for o, value in enumerate(program.outputs) if o not in updated and owner[value] in state)

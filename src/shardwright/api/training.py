@@ -283,7 +283,8 @@ class Step(Checkpointed):
 
     def _assembled(self, entry: Entry, output: int, held: Any) -> Any:
         graph = entry.source.graph
-        return self.engine.assemble(held, entry.plan.complete.outputs[output], graph.type(graph.outputs[output]).shape)
+        whole = self.engine.assemble(held, entry.plan.complete.outputs[output], graph.type(graph.outputs[output]).shape)
+        return entry.source.framework.arrays.copy(whole) if output in entry.shared else whole
 
     # -- entries --------------------------------------------------------------------------------------------
 
@@ -342,9 +343,10 @@ class Step(Checkpointed):
         """What the engine holds for every input beside the batch; options are read now."""
         held = {entry.data + slot: self._state[name].shards for name, slot in entry.state_names().items()}
         held |= {entry.data + slot: shards for slot, shards in entry.loaded.items()}
+        number = getattr(self.engine, "number", self.engine.scatter)
         for slot in entry.options:
             at = entry.data + slot
-            held[at] = self.engine.scatter(entry.source.read(slot), entry.specs[at])
+            held[at] = number(entry.source.read(slot), entry.specs[at])
         return held
 
     def _train(self, entry: Entry, batch: Sequence[tuple[list[Any], list[Any]]]) -> dict[int, list[Any]]:

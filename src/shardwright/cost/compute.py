@@ -31,7 +31,7 @@ from ..spec.sharding import ShardingSpec
 from .links import PS
 from .machine import Hardware
 
-CLASSES = ("matmul", "attention", "conv", "pointwise", "reduce", "memory", "gather", "sort", "view")
+CLASSES = ("matmul", "attention", "conv", "pointwise", "reduce", "memory", "gather", "sort", "update", "view")
 ARITHMETIC = ("matmul", "attention", "conv")
 """Classes whose operations outnumber the bytes they touch: worth choosing a split for."""
 SCORED = ("attention",)

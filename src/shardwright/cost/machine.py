@@ -16,6 +16,8 @@ from .links import PS, AlphaBetaLink, Link, Wire
 
 LINK_NAMES = {"node": "node", "nvlink": "node", "network": "network"}
 """What a user may call the two links of a machine."""
+UPDATE = "update"
+"""Optimizer steps of single parameters: those of all are one launch, so none is counted for each of them."""
 ROLES = ("weight", "gradient")
 """Collectives that can hide behind compute; see `overlap`."""
 
@@ -140,6 +142,8 @@ class Hardware:
         for name, found in self.classes:
             if name == kind:
                 return found
+        if kind == UPDATE:
+            return replace(self.roofline("pointwise"), launch=0.0)
         return Roofline(self.launch, self.flops_percent, self.bytes_percent)
 
     def link(self, axis: str | AxisRef) -> Wire:

@@ -14,6 +14,9 @@ from math import prod
 from ..errors import SpecError
 from ..ir.graph import TensorType
 from ..ir.lifetimes import Use, lifetimes
+from ..ir.order import Timeline, events_of, timeline
+from ..ir.program import Instr, Program
+from ..rules.registry import find
 from ..spec.rule import OpShardingRule
 from ..spec.sharding import ShardingSpec
 
@@ -49,6 +52,37 @@ def memory_cost(
     shown = {result for result, _ in views}
     pairs = list(zip(specs, types))[len(specs) - count :]
     return sum(local_bytes(spec, type) for r, (spec, type) in enumerate(pairs) if r not in shown)
+
+
+def program_timeline(program: Program, donate: bool = True) -> Timeline:
+    """What each event reads and makes, and whose bytes it shows.
+
+    An op that works in place leaves its results in the bytes of its operands, unless somebody reads those later, or
+    they are an input that the caller keeps: then they are copied.
+    """
+    uses, buffers = timeline(program)
+    kept = {v for i, v in enumerate(program.inputs) if not donate or i not in program.donated}
+    last = {value: at for at, use in enumerate(uses) for value in use.reads}
+    last.update(dict.fromkeys(program.outputs, len(uses)))
+    shown: dict[int, list[int]] = {}
+    """All values in the bytes of one, shared by them."""
+    for at, ((_, members), use) in enumerate(zip(events_of(program), uses)):
+        views = use.views
+        if views and _works_in_place(program.instrs[members[0]]):
+            old = [shown.get(use.reads[operand], [use.reads[operand]]) for _, operand in views]
+            free = [not any(v in kept or last.get(v, -1) > at for v in values) for values in old]
+            views = [pair for pair, is_free in zip(views, free) if is_free]
+            uses[at] = use._replace(views=views)
+        for result, operand in views:
+            together = shown.setdefault(use.reads[operand], [use.reads[operand]])
+            together.append(use.makes[result])
+            shown[use.makes[result]] = together
+    return Timeline(uses, buffers)
+
+
+def _works_in_place(instr: Instr) -> bool:
+    record = find(instr.op)
+    return record is not None and record.in_place
 
 
 def peak_live(sizes: Sequence[int], inputs: Iterable[int], moments: Sequence[Use], outputs: Iterable[int]) -> int:

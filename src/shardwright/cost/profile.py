@@ -15,16 +15,17 @@ Moments are those of the Program's order; what collectives need while they are u
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
 from ..ir.graph import Graph
 from ..ir.lifetimes import Use
-from ..ir.order import WAIT, Buffer, buffer_bytes, events_of, timeline
+from ..ir.order import RUN, START, Buffer, buffer_bytes, events_of
 from ..ir.program import Program
 from ..spec.sharding import Shape, ShardingSpec
-from .memory import Live, alive_bytes, live_bytes
+from .memory import Live, alive_bytes, live_bytes, program_timeline
 from .overlap import program_roles
 
 
@@ -146,23 +147,23 @@ def _steps(program: Program, rules: MemoryRules) -> tuple[_Steps, list[Buffer]]:
         if size is None:
             size = known[key] = local.padded_bytes
         sizes.append(size)
-    moments, buffers = timeline(program) if rules.buffers else (_without_buffers(program), [])
+    moments, buffers = program_timeline(program, rules.donate)
+    if not rules.buffers:
+        moments, buffers = _without_buffers(program, moments), []
     sizes += [buffer_bytes(program, buffer) for buffer in buffers]
     donated = program.donated if rules.donate else frozenset()
     kept = [value for i, value in enumerate(program.inputs) if rules.keep_inputs and i not in donated]
     return _Steps(sizes, program.inputs, moments, program.outputs, kept), buffers
 
 
-def _without_buffers(program: Program) -> list[Use]:
+def _without_buffers(program: Program, moments: Sequence[Use]) -> list[Use]:
     """Collectives have their results as soon as they are started."""
     found = []
-    for kind, members in events_of(program):
+    for (kind, members), use in zip(events_of(program), moments):
         instrs = [program.instrs[n] for n in members]
         results = [value for instr in instrs for value in instr.results]
-        if kind == WAIT:
-            found.append(Use(results, ()))
-        else:
-            found.append(Use([value for i in instrs for value in i.inputs], results, instrs[0].views))
+        started = Use([value for instr in instrs for value in instr.inputs], results)
+        found.append(use if kind == RUN else started if kind == START else Use(results, ()))
     return found
 
 

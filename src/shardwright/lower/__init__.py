@@ -6,6 +6,7 @@
 | `attention` | `attention_as_meant`: a pass over graphs: masks become flags, repeated heads become shared ones |
 | `ordering` | `ordered`: when instructions are issued: buckets, early starts, late waits |
 | `pieces` | `cut`: a training step in pieces that run one after the other: gradients, norm, update |
+| `updates` | `together`: optimizer steps next to each other, for kernels that do many at once |
 | `forms` | local forms: masked lookup, offsets for created values, triangles |
 
 To extend: a new local form is a function in `forms.FORMS`; an op uses it by ``factor: form(name)`` in its rule.

@@ -18,6 +18,7 @@ from ..spec.axes import Axes
 from ..spec.resharding.steps import Step
 from ..spec.sharding import ShardingSpec
 from .forms import FORMS, FormContext
+from .updates import together
 
 LOCAL_STEPS = {"slice": "core.slice", "to_partial": "core.to_partial"}
 
@@ -43,7 +44,7 @@ def lower(complete: Complete) -> Program:
         graph.updates,
         complete.notes,
     )
-    return check_program(program)
+    return together(check_program(program))
 
 
 def infer_output_sharding(decision: Decision) -> tuple[ShardingSpec, ...]:

@@ -226,19 +226,11 @@ class _Windows:
 def _sequence(program: Program) -> list[int]:
     """Instructions in an order in which communication at the end of a step can be sent together.
 
-    Once all that others wait for is done, only new state is left to be made, parameter by parameter.  Of these
+    Once all that several parameters need is done, only new state is left to be made, parameter by parameter.  Of these
     instructions those run first that wait for no collective, then those that wait for one, and so on; what is computed
     from a gradient before it is reduced comes right after the gradient.
     """
-    count = len(program.instrs)
-    renewed = {program.outputs[o] for _, o in program.updates}
-    wanted = set(program.outputs) - renewed
-    start = 0
-    for n in range(count - 1, -1, -1):
-        instr = program.instrs[n]
-        if any(value in wanted for value in instr.results):
-            start = max(start, n + 1)
-            wanted.update(instr.inputs)
+    count, start = len(program.instrs), _last_shared(program) + 1
     maker = {value: n for n, instr in enumerate(program.instrs) for value in instr.results}
     feeds: set[int] = set()
     for n in range(count - 1, start - 1, -1):
@@ -261,3 +253,37 @@ def _sequence(program: Program) -> list[int]:
         else:
             rows.append((count, level, n))
     return sorted(range(count), key=rows.__getitem__)
+
+
+_OF_ONE_PARAMETER = 4
+"""At most so many tensors of state are made from what belongs to one parameter: itself and its moments."""
+
+
+def _last_shared(program: Program) -> int:
+    """The last instruction that is needed for more than one parameter's new state, or for anything else."""
+    needed: dict[int, int] = {}
+    """For each value the new state that is made from it, a bit for each."""
+    other = 1 << len(program.updates)
+    renewed = {o: 1 << bit for bit, (_, o) in enumerate(program.updates)}
+    for o, value in enumerate(program.outputs):
+        needed[value] = needed.get(value, 0) | renewed.get(o, other)
+    masks = [0] * len(program.instrs)
+    for n in range(len(program.instrs) - 1, -1, -1):
+        instr = program.instrs[n]
+        for value in instr.results:
+            masks[n] |= needed.get(value, 0)
+        for value in instr.inputs:
+            needed[value] = needed.get(value, 0) | masks[n]
+    together = {1 << bit: 1 << bit for bit in range(len(program.updates))}
+    """For each bit all that belong to the same parameter."""
+    for i, _ in program.updates:
+        mask = needed.get(program.inputs[i], 0)
+        if mask.bit_count() <= _OF_ONE_PARAMETER and not mask & other:
+            bits = [bit for bit in together if bit & mask]
+            joined = 0
+            for bit in bits:
+                joined |= together[bit]
+            for bit in [bit for bit in together if bit & joined]:
+                together[bit] = joined
+    shared = (n for n, mask in enumerate(masks) if mask & other or mask & ~together.get(mask & -mask, 0))
+    return max(shared, default=-1)

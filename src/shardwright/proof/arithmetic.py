@@ -1,4 +1,4 @@
-"""ATen's arithmetic over a field: sums, products and their mixtures are exact, numbers in attributes included.
+"""ATen's arithmetic over a field: sums, products, powers and their mixtures are exact, numbers in attributes included.
 
 The rule book has only rules for these; here is what they compute.  A call with an attribute that changes more than a
 factor (``rounding_mode``) is left to its rule.
@@ -7,15 +7,21 @@ factor (``rounding_mode``) is left to its rule.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
+from math import gcd
 from typing import Any
+
+import numpy as np
 
 from . import contract
 from .modular import Field, FieldArray
-from .pointwise import Handler, Made, OpCall
+from .pointwise import Handler, Made, OpCall, hashed
 
 Exact = Callable[["_Numbers"], FieldArray]
 MODES = ("rounding_mode", "approximate")
 """Attributes under which an op is another function."""
+MOST_HALVES = 8
+"""A power up to this many halves is multiplied out."""
 
 
 class _Numbers:
@@ -49,6 +55,18 @@ class _Numbers:
     def over(self, x: FieldArray, y: FieldArray) -> FieldArray:
         return self.field.multiply(x, self.field.reciprocal(y))
 
+    def root(self, x: FieldArray) -> FieldArray:
+        """Some function that takes products to products: a power of its own, which no two numbers share."""
+        power = self.field.word("root") % (self.field.p - 1)
+        while gcd(power, self.field.p - 1) > 1:
+            power += 1
+        found = np.ones_like(x.residue)
+        base = x.residue
+        while power:
+            found = self.field.mod(found * base) if power & 1 else found
+            base, power = self.field.mod(base * base), power >> 1
+        return FieldArray(found, self.field.from_hash(self.field.hash(0, [found])).height)
+
     def product(self, x: FieldArray, y: FieldArray) -> FieldArray:
         made = contract.matmul(self.field, self.call, [x, y])
         assert isinstance(made, FieldArray)
@@ -70,6 +88,17 @@ def _lerp(n: _Numbers) -> FieldArray:
     return n.plus(n[0], n.times(weight, n.minus(n[1], n[0])))
 
 
+def _power(n: _Numbers) -> FieldArray:
+    """Of half and whole exponents what they say; of others some function."""
+    halves = 2 * n.call.attrs["exponent"]
+    if halves not in range(1, MOST_HALVES + 1):
+        made = hashed(n.field, n.call, n.operands)
+        assert isinstance(made, tuple)
+        return made[0]
+    factors = [n.root(n[0])] * (int(halves) % 2) + [n[0]] * (int(halves) // 2)
+    return reduce(n.times, factors)
+
+
 EXACT: dict[str, Exact] = {
     "add": lambda n: n.plus(n[0], n.times(n.number("alpha"), n.second())),
     "sub": lambda n: n.minus(n[0], n.times(n.number("alpha"), n.second())),
@@ -77,6 +106,8 @@ EXACT: dict[str, Exact] = {
     "mul": lambda n: n.times(n[0], n.second()),
     "div": lambda n: n.over(n[0], n.second()),
     "reciprocal": lambda n: n.field.reciprocal(n[0]),
+    "sqrt": lambda n: n.root(n[0]),
+    "rsqrt": lambda n: n.field.reciprocal(n.root(n[0])),
     "square": lambda n: n.times(n[0], n[0]),
     "addcmul": lambda n: n.plus(n[0], n.times(n.number("value"), n.times(n[1], n[2]))),
     "addcdiv": lambda n: n.plus(n[0], n.times(n.number("value"), n.over(n[1], n[2]))),
@@ -91,6 +122,7 @@ EXACT: dict[str, Exact] = {
     "linear": _linear,
 }
 NAMES = {f"aten.{name}{overload}": exact for name, exact in EXACT.items() for overload in ("", ".Tensor", ".Scalar")}
+NAMES["aten.pow.Tensor_Scalar"] = _power
 """By the names of overloads."""
 
 

@@ -17,7 +17,7 @@ import importlib
 import logging
 import pkgutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as changed
 from functools import cache
 from importlib.metadata import entry_points
@@ -250,6 +250,19 @@ def parts(op: str, attrs: Attrs, operands: OperandTypes, results: tuple[TensorTy
     return None
 
 
+def fuse_updates(graph: Graph, kept: Iterable[int] = ()) -> tuple[Graph, dict[int, int]] | None:
+    """The graph with optimizer steps as single ops, as its framework recognises them, and what became of each value.
+
+    None where there are none; values that are ``kept`` are not taken into an op.
+    """
+    for framework in _frameworks():
+        fuse = getattr(framework, "fuse_updates", None)
+        found: tuple[Graph, dict[int, int]] | None = None if fuse is None else fuse(graph, kept)
+        if found is not None:
+            return found
+    return None
+
+
 def _of_frontends(module: str) -> list[str]:
     """The modules of this name in the packages of `frontends`, by listing: this room knows no framework."""
     folder = Path(__file__).parent.parent / "frontends"
@@ -260,7 +273,8 @@ def _of_frontends(module: str) -> list[str]:
 
 @cache
 def _frameworks() -> tuple[Any, ...]:
-    """Modules with ``describe(op) -> OpFacts | None`` and ``parts(op, attrs, operands, results) -> Graph | None``."""
+    """Modules with ``describe(op) -> OpFacts | None`` and ``parts(op, attrs, operands, results) -> Graph | None``; some
+    with ``fuse_updates``."""
     found = []
     for name in dict.fromkeys((*_of_frontends("describe"), *(point.value for point in entry_points(group=OPERATORS)))):
         try:

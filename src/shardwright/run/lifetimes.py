@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..cost.memory import program_timeline
 from ..errors import GraphError
 from ..ir.lifetimes import Lifetimes, lifetimes
-from ..ir.order import timeline
 from ..ir.program import Program
 
 
@@ -23,12 +23,12 @@ def take_over(inputs: Sequence[Any]) -> list[Any]:
     return taken
 
 
-def last_uses(program: Program) -> list[list[int]]:
+def last_uses(program: Program, donate: bool) -> list[list[int]]:
     """For each event of the Program's order the values nobody needs after it; a view keeps what it shows alive.
 
     Buffers of collectives are values after the Program's own.
     """
-    found, events = _lifetimes(program)
+    found, events = _lifetimes(program, donate)
     dead: list[list[int]] = [[] for _ in range(events)]
     for value, n in found.last.items():
         dead[n].append(value)
@@ -45,6 +45,6 @@ def ends(program: Program) -> list[int]:
     return [stays if owner in staying else found.last.get(owner, stays) for owner in found.owner]
 
 
-def _lifetimes(program: Program) -> tuple[Lifetimes, int]:
-    uses, buffers = timeline(program)
+def _lifetimes(program: Program, donate: bool = True) -> tuple[Lifetimes, int]:
+    uses, buffers = program_timeline(program, donate)
     return lifetimes(len(program.values) + len(buffers), uses, program.outputs), len(uses)

@@ -16,11 +16,12 @@ from functools import partial
 from math import prod
 from typing import Any
 
+from ..cost.memory import program_timeline
 from ..frontends.base import Arrays, Framework
 from ..frontends.numpy.arrays import NumpyArrays
 from ..frontends.numpy.framework import NUMPY
 from ..ir.graph import TensorType
-from ..ir.order import START, WAIT, buffer_bytes, events_of, timeline
+from ..ir.order import START, WAIT, buffer_bytes, events_of
 from ..ir.program import Collective, Instr, Program
 from ..spec.axes import AxisRef, axes_text
 from ..spec.chunks import nested_chunk
@@ -152,7 +153,7 @@ class CompiledProgram:
         self.steps = [compiler.instruction(instr) for instr in program.instrs]
         self.reads = [instr.as_node().inputs for instr in program.instrs]
         self.events = events_of(program)
-        self.dead = last_uses(program)
+        self.dead = {donate: last_uses(program, donate) for donate in (True, False)}
 
     def __call__(self, inputs: Sequence[Shards]) -> list[Shards]:
         return self.run(inputs)[0]
@@ -176,7 +177,7 @@ class CompiledProgram:
                     for value, shards in zip(program.instrs[n].results, self.steps[n](env)):
                         env[value] = list(shards)
             meter.after(at, kind, members)
-            for value in self.dead[at]:
+            for value in self.dead[donate][at]:
                 if value < len(env):
                     env[value] = []
         meter.executed.collectives = [meter.done[n] for n in sorted(meter.done)]
@@ -191,10 +192,10 @@ class _Meter:
         donated = self.program.donated if donate else frozenset()
         self.kept = {value for i, value in enumerate(self.program.inputs) if i not in donated}
         self.arrays = compiled.engine.arrays
-        self.dead = compiled.dead
+        self.dead = compiled.dead[donate]
         self.env = env
         self.executed = Executed()
-        self.uses, self.buffers = timeline(self.program)
+        self.uses, self.buffers = program_timeline(self.program, donate)
         self.views = {use.makes[made] for use in self.uses for made, _ in use.views}
         self.live = [0] * self.program.mesh.size
         self.sizes: dict[int, list[int]] = {}

@@ -31,6 +31,7 @@ from ..plans.plan import Plan, PlanCost, Rewrite
 from ..plans.requests import Request, is_open
 from ..propagation import apply_constraints, rule_of, run_hierarchical_propagation_pass
 from ..propagation.complete import complete
+from ..rules.registry import fuse_updates
 from ..spec.axes import Axes
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
@@ -48,13 +49,17 @@ DEFAULT_SECONDS = 120.0
 """Time for the solver where the user gives none: hard problems take any time for a proof."""
 BOUNDED = 400
 """The most nodes of a program for which a simple plan is given the planner's bound."""
-ATTENTION, CONSTRAINTS = "attention", "constraints"
-"""The passes over the graph: attention as it was meant, and constraints inside the program made ready."""
+UPDATES, ATTENTION, CONSTRAINTS = "updates", "attention", "constraints"
+"""The passes over the graph: optimizer steps as single ops, attention as it was meant, and constraints inside the
+program made ready."""
 Say = Callable[[str], None]
 
 
 def apply_rewrite(rewrite: Rewrite, asked: Asked) -> Asked:
     """Replay a pass over the graph; what was asked then speaks of the new graph."""
+    if rewrite.name == UPDATES and not rewrite.arguments:
+        found = fuse_updates(asked.graph, asked.spoken_of)
+        return asked if found is None else asked.rewritten(found[0], {})
     if rewrite.name == ATTENTION and not rewrite.arguments:
         return asked.rewritten(attention_as_meant(asked.graph, asked.spoken_of), {})
     if rewrite.name == CONSTRAINTS and not rewrite.arguments:
@@ -65,9 +70,12 @@ def apply_rewrite(rewrite: Rewrite, asked: Asked) -> Asked:
 def rewrites_of(asked: Asked) -> tuple[Rewrite, ...]:
     """The passes that a graph goes through before anything is decided."""
     graph = asked.graph
-    meant = attention_as_meant(graph, asked.spoken_of) is not graph
-    ready = any(node.op == CONSTRAINT for node in graph.nodes)
-    return (*([Rewrite(ATTENTION)] if meant else []), *([Rewrite(CONSTRAINTS)] if ready else []))
+    passes = {
+        UPDATES: bool(graph.updates) and fuse_updates(graph, asked.spoken_of) is not None,
+        ATTENTION: attention_as_meant(graph, asked.spoken_of) is not graph,
+        CONSTRAINTS: any(node.op == CONSTRAINT for node in graph.nodes),
+    }
+    return tuple(Rewrite(name) for name, needed in passes.items() if needed)
 
 
 @dataclass(frozen=True)

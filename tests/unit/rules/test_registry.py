@@ -37,7 +37,7 @@ MEANINGS = {
     "triu": "triangle",
     **dict.fromkeys(("fft", "convolution", "stablehlo.gather", "core.constant"), None),
 }
-COSTS = {"memory", "view", "gather", "sort", "conv", "matmul", "pointwise", "reduce", "attention"}
+COSTS = {"memory", "view", "gather", "sort", "update", "conv", "matmul", "pointwise", "reduce", "attention"}
 
 
 @pytest.fixture(autouse=True)

@@ -115,16 +115,16 @@ def test_a_numpy_program_that_updates() -> None:
 
 # -- emitted programs -----------------------------------------------------------------------------------
 
-EXACT = ("llama megatron", "llama zero3", "llama sequence", "llama mixed", "resnet", "experts", "unet")
+EXACT = ("llama megatron", "llama zero3", "llama mixed", "resnet", "experts", "unet")
 
 
 @pytest.mark.parametrize("case", EXACT)
 def test_one_rank_holds_what_is_predicted(case: str) -> None:
     """Storages of the emitted program, run alone: to the byte, given over or kept."""
     program = step_of(case)[1].program
-    run = emit(program, 0, stand_ins=True, taking=True)
     updated = {i for i, _ in program.updates}
     for rules in (RESIDENT, HELD):
+        run = emit(program, 0, stand_ins=True, taking=True, donated=rules.donate)
         inputs = shards_of(program)
         kept = [x for i, x in enumerate(inputs) if i not in updated or not rules.donate]
         with Held(inputs) as held, torch.no_grad():

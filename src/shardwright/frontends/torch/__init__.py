@@ -8,9 +8,10 @@ buffers, optimizer state, arguments) becomes updates: writes, also through views
 
 Ops are called ``aten.<name>`` or ``aten.<name>.<overload>``; operands are the tensor parameters in the schema's order,
 attributes all others, by name (see `signatures`).  Beside ATen's there are ``shardwright.attention`` and its backward
-(see `attention`), ``core.constraint`` and ``random.*`` (see `random`).  Four attributes are ours: ``draw`` numbers the
-draws of a program, ``channels`` says how many a grouped convolution has in all,
-``absent`` lists results that were not asked for, ``<name>_present`` says which of a list of optional tensors are given.
+(see `attention`), ``shardwright.adam`` and ``sgd`` (see `updates`), ``core.constraint`` and ``random.*`` (see
+`random`).  Four attributes are ours: ``draw`` numbers the draws of a program, ``channels`` says how many a grouped
+convolution has in all, ``absent`` lists results that were not asked for, ``<name>_present`` says which of a list of
+optional tensors are given.
 
 | file | what it holds |
 |---|---|
@@ -26,6 +27,7 @@ draws of a program, ``channels`` says how many a grouped convolution has in all,
 | `describe`, `parts` | for the rule book: what PyTorch says of an operator, and what ops are made of |
 | `stepping`, `optimizers` | an optimizer while a program is captured; SGD, Adam and AdamW as formulas |
 | `own_steps`, `kept_state`, `trials` | any other optimizer's own code, its state, and trying its step aside first |
+| `updates`, `recognising`, `residues` | an optimizer's step for a parameter as one op; found by what ops compute |
 | `numbers`, `live_calls`, `options` | numbers that stay alive: options and step counts, in Python code and in calls |
 | `watching` | what a program cannot follow, noticed at every step |
 | `saving` | what a checkpoint calls parameters and buffers; numbers among the options of optimizers |

@@ -15,6 +15,7 @@ from ...errors import GraphError
 from ...ir.graph import Graph, TensorType
 from . import attention as _attention  # noqa: F401  registers operators
 from . import random as _random  # noqa: F401  registers kernels
+from . import updates as _updates  # noqa: F401  registers operators
 from .dtypes import tensor_type, torch_dtype
 from .half_types import BESIDE_NUMBERS, HALF_NAMES, STATISTICS, half_norm, wide_beside_numbers
 from .kernels import KERNELS, ON_NOTHING, on_nothing

@@ -1,4 +1,4 @@
-"""What PyTorch says of its operators, as plain data for the rule book: tags, parameters, and what they are made of.
+"""What PyTorch says of its operators, as plain data for the rule book: tags, parameters, what they are made of.
 
 The rule book does not know PyTorch; it finds this module by the entry point ``shardwright.operators``.
 """
@@ -15,7 +15,9 @@ from ...ir.graph import Attrs, Graph, TensorType
 from ...spec.op_record import OpFacts
 from . import attention as _attention  # noqa: F401  registers operators
 from .parts import PARTS, parts_graph
+from .recognising import fuse_updates as fuse_updates  # asked for by name
 from .signatures import OPTIONAL_TENSORS, TENSOR, TENSORS, find_op, op_name, signature
+from .updates import FORMULAS
 
 _UNTAGGED = frozenset(
     [
@@ -111,6 +113,5 @@ def parts(
     results: tuple[TensorType, ...] | None = None,
 ) -> Graph | None:
     """An op as a graph of simpler ones, for operands of these types; None if it is not known what it is made of."""
-    if name in PARTS:
-        return parts_graph(PARTS[name], name, dict(attrs), operands, results)
-    return None
+    made_of = PARTS.get(name) or FORMULAS.get(name)
+    return None if made_of is None else parts_graph(made_of, name, dict(attrs), operands, results)

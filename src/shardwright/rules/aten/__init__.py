@@ -13,6 +13,7 @@ only with communication in its midst says ``form(parts)``: its framework knows w
 | `views` | views, copies, slices, joins, pads |
 | `index` | embedding, gather, scatter, index, index_put |
 | `norms` | normalisations forward and backward, softmax family, losses |
+| `updates` | the step of an optimizer for one parameter |
 | `attention` | scaled dot-product attention forward and backward |
 | `batched` | linear algebra, Fourier transforms, distances, sampling: what they work along is whole |
 | `windows` | convolution, pooling, upsampling forward and backward |

@@ -34,6 +34,7 @@ from ...frontends.torch.half_types import WIDE, half_norm
 from ...frontends.torch.kernels import KERNELS, ON_NOTHING
 from ...frontends.torch.signatures import Signature, find_op, signature
 from ...frontends.torch.sizes import local_sizes, operand_sizes
+from ...frontends.torch.updates import STATE
 from ...ir.graph import TensorType
 from ...ir.order import RUN, START, events_of
 from ...ir.program import Collective, Instr, Program
@@ -48,6 +49,7 @@ from . import exchange
 from .attention import choose_attention
 from .code import INPUTS, PlainCalls
 from .groups import GroupSource, NamedGroups, ranks_along
+from .updates import DEVICES, Updates
 from .wire import Wire, moved_as, reduced_as
 
 aten = torch.ops.aten
@@ -62,6 +64,8 @@ def emit(
     *,
     stand_ins: bool = False,
     taking: bool = False,
+    donated: bool | None = None,
+    fused: bool | None = None,
     attention: str | None = None,
 ) -> fx.GraphModule:
     """What the device at a position of the mesh does.
@@ -69,11 +73,15 @@ def emit(
     ``groups`` names the process groups; without it the module can be looked at, but its collectives belong to no
     process group.  With ``stand_ins`` local ops of the same shapes take the place of collectives, to run one rank
     alone.  With ``taking`` the module is called with one list of inputs, which it empties: what nobody else has is gone
-    after its last use.  ``device`` is where created tensors go and what attention is chosen for; ``attention`` names
-    the kernel (flash, cudnn, efficient, math) instead of the fastest measured one.  The module's
-    ``meta["collectives"]`` lists what it executes, ``meta["starts"]`` says in how many starts.
+    after its last use.  State is written over if it is ``donated``, and optimizers step by ``fused`` kernels, else by
+    plain operators, which ``torch.compile`` takes; both as ``taking`` says, by default.  ``device`` is where created
+    tensors go and what attention is chosen for; ``attention`` names the kernel (flash, cudnn, efficient, math) instead
+    of the fastest measured one.  The module's ``meta["collectives"]`` lists what it executes, ``meta["starts"]`` says
+    in how many starts.
     """
     emitter = _Emitter(program, position, groups or NamedGroups(), torch.device(device or "cpu"), stand_ins, attention)
+    fused = (taking if fused is None else fused) and emitter.device.type in DEVICES
+    emitter.updates = Updates(emitter, taking if donated is None else donated, fused)
     return emitter.module(taking)
 
 
@@ -97,6 +105,7 @@ class _Emitter:
         self.graph = fx.Graph()
         self.root = torch.nn.Module()
         self.values: dict[int, Any] = {}
+        self.updates: Updates
         self.types: dict[int, TensorType] = {}
         self.begins: dict[Any, int] = {}
         """Offsets by value: what depends on them is chosen when the module is written."""
@@ -132,13 +141,15 @@ class _Emitter:
             node = self.values[value] = self.graph.placeholder(self.argument(program.values[value].name))
             node.target = node.name  # two names for it would be two references, of which code drops one
             node.meta.update(self.meta)
-        for kind, members in events_of(program):
+        self.updates.bring_numbers()
+        for at, (kind, members) in enumerate(events_of(program)):
             n, instr = members[0], program.instrs[members[0]]
             try:
-                self.event(kind, members)
+                self.event(at, kind, members)
             except ShardwrightError as error:
                 error.add("instruction", f"{n}: {instr.op}")
                 raise error.add("at", instr.source) if instr.source is not None else error from None
+        self.updates.flush()
         self.meta = {}
         self.graph.output(tuple(self.values[value] for value in program.outputs))
         self.graph.set_codegen(PlainCalls(taking))
@@ -162,13 +173,19 @@ class _Emitter:
         node.meta.update(self.meta)
         return node
 
-    def event(self, kind: str, members: tuple[int, ...]) -> None:
+    def event(self, at: int, kind: str, members: tuple[int, ...]) -> None:
         instrs = [self.program.instrs[n] for n in members]
+        if instrs[0].op in STATE:
+            self.updates.add(instrs[0], at)
+            return
+        self.updates.flush()
         self.meta = {**self.said(instrs[0]), "instr": members[0]}
         if kind == RUN:
             self.instruction(instrs[0])
         elif kind == START:
             self.starts += 1
+            for instr in instrs:
+                self.updates.passed(instr, aliases=prod(axis.size for axis in instr.axes) == 1)
             made = [self.makers[instr.op](instr) for instr in instrs]
             messages = [item for item in made if isinstance(item, exchange.Message)]
             # What stands for itself was started when it was written.
@@ -180,6 +197,7 @@ class _Emitter:
 
     def instruction(self, instr: Instr) -> None:
         make = self.makers.get(instr.op)
+        self.updates.passed(instr, aliases=make is not None)
         if make is not None:
             self.values[instr.results[0]] = make(instr)
             return
@@ -213,26 +231,37 @@ class _Emitter:
         return found
 
     def local(self, instr: Instr, operands: Nodes) -> Nodes:
-        attrs = dict(instr.attrs)
         results = [self.type_here(value) for value in instr.results]
         given = [self.type_here(o) if isinstance(o, int) else None for o in instr.operands]
-        if not _on_nothing(instr.op, given, results):
-            begin = self.begins.get(instr.operands[-1], 0) if instr.operands else 0
-            attention = choose_attention(instr.op, attrs, given, self.device, begin, self.attention)
+        begin = self.begins.get(instr.operands[-1], 0) if instr.operands else 0
+        return self.calculated(instr.op, dict(instr.attrs), given, results, operands, begin)
+
+    def calculated(
+        self,
+        op: str,
+        attrs: dict[str, Any],
+        given: Sequence[TensorType | None],
+        results: Sequence[TensorType],
+        operands: Nodes,
+        begin: int = 0,
+    ) -> Nodes:
+        """An op on tensors of these types; ``begin`` is where this rank's part begins, if the op is told."""
+        if not _on_nothing(op, given, results):
+            attention = choose_attention(op, attrs, given, self.device, begin, self.attention)
             if attention is not None:
                 return attention(self.write, operands)
-        if instr.op in KERNELS or _on_nothing(instr.op, given, results):
-            return self.kernel(instr.op, attrs, results, operands)
+        if op in KERNELS or _on_nothing(op, given, results):
+            return self.kernel(op, attrs, results, operands)
         absent: Any = attrs.pop("absent", ())
-        form = signature(find_op(instr.op))
-        sizes = operand_sizes(instr.op, attrs)
+        form = signature(find_op(op))
+        sizes = operand_sizes(op, attrs)
         if sizes is not None:
             # A shard need not be contiguous, which these ops ask for.
             operands = [o if o is None else self.write(aten.contiguous.default, o) for o in operands]
             attrs = sizes(attrs, given)
         else:
-            attrs = local_sizes(instr.op, attrs, results)
-        norm = half_norm(instr.op, given, self.device.type)
+            attrs = local_sizes(op, attrs, results)
+        norm = half_norm(op, given, self.device.type)
         if norm is not None:
             operands = [o if o is None else self.write(aten.contiguous.default, o) for o in operands]
             operands = [self.cast(o, norm[1]) if i in norm[0].operands else o for i, o in enumerate(operands)]

@@ -26,6 +26,7 @@ import torch.distributed as dist
 from ...errors import GraphError, MeshError, SpecError
 from ...frontends.torch import dtype_name, tensor_type, torch_dtype
 from ...frontends.torch.arrays import TorchArrays
+from ...frontends.torch.updates import STATE
 from ...ir.graph import TensorType
 from ...ir.program import Instr, Local, Program
 from ...lower.lowering import LOCAL_STEPS
@@ -241,6 +242,10 @@ class TorchEngine(EngineBase):
         """
         return self.part(whole, spec, self.position).to(self.device)
 
+    def number(self, whole: Any, spec: Any) -> Any:
+        """An option of an optimizer: it stays on the host, where kernels take it from; ops bring it to the device."""
+        return whole.detach()
+
     def part(self, whole: Any, spec: Any, position: int) -> Any:
         """The shard of a position, where the whole tensor is."""
         spec = self._spec(spec, whole.dim())
@@ -319,14 +324,23 @@ class CompiledRank:
         if engine.guard is not None and compare:
             engine.guard.compare_programs(program)
         with engine.phase("compiling"):
-            taking = emit(program, engine.position, engine.groups, engine.device, taking=True)
+            taking = self._emitted(True)
         self.executed = Executed(list(taking.meta["collectives"]), starts=taking.meta["starts"])
         values = [program.values[value] for value in program.inputs]
         self.names = [local.name for local in values]
         self.types = [TensorType(local.local_shape(engine.position), local.type.dtype) for local in values]
         self._expected = [(torch.Size(type.shape), torch_dtype(type.dtype)) for type in self.types]
-        self._forward = taking.forward
+        self._donating = taking.forward
         self._first = compare
+
+    def _emitted(self, donated: bool) -> Any:
+        engine = self.engine
+        return emit(self.program, engine.position, engine.groups, engine.device, taking=True, donated=donated)
+
+    @cached_property
+    def _keeping(self) -> Any:
+        """The same for a caller who keeps the inputs, which are not written over then."""
+        return self._emitted(False).forward if _writes(self.program) else self._donating
 
     @cached_property
     def module(self) -> Any:
@@ -363,7 +377,7 @@ class CompiledRank:
 
     def _run(self, inputs: Sequence[Any], donate: bool) -> list[Any]:
         with torch.no_grad(), below_autograd(), self._measured(inputs):
-            return list(self._forward(take_over(inputs) if donate else list(inputs)))
+            return list(self._donating(take_over(inputs)) if donate else self._keeping(list(inputs)))
 
     @contextmanager
     def _measured(self, inputs: Sequence[Any]) -> Iterator[None]:
@@ -390,6 +404,11 @@ class CompiledRank:
             if given.dtype is not dtype or given.shape != shape:
                 found.append(f"{self.names[i]} is {tensor_type(given)}, not {self.types[i]}")
         return found
+
+
+def _writes(program: Program) -> bool:
+    """Whether some op writes over its operands."""
+    return any(instr.op in STATE for instr in program.instrs)
 
 
 def _misfit(program: Program, wrong: Sequence[str]) -> GraphError:
