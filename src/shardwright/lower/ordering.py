@@ -29,7 +29,8 @@ from ..cost.program import instr_costs
 from ..cost.schedule import links_of, start_time
 from ..ir.graph import Graph
 from ..ir.order import BUCKETED, RUN, START, WAIT, bucket_key, check_order
-from ..ir.program import Event, Program
+from ..ir.program import Event, Instr, Program
+from ..rules.registry import find
 
 AHEAD = 2
 """Buckets that may be under way or waiting before the one that is needed: what FSDP2 prefetches."""
@@ -228,15 +229,16 @@ def _sequence(program: Program) -> list[int]:
 
     Once all that several parameters need is done, only new state is left to be made, parameter by parameter.  Of these
     instructions those run first that wait for no collective, then those that wait for one, and so on; what is computed
-    from a gradient before it is reduced comes right after the gradient.
+    from a gradient before it is reduced comes right after the gradient.  So do, everywhere, views of what is sent.
     """
     count, start = len(program.instrs), _last_shared(program) + 1
     maker = {value: n for n, instr in enumerate(program.instrs) for value in instr.results}
     feeds: set[int] = set()
-    for n in range(count - 1, start - 1, -1):
+    for n in range(count - 1, -1, -1):
         instr = program.instrs[n]
         if instr.is_collective or n in feeds:
-            feeds.update(maker[value] for value in instr.inputs if maker.get(value, -1) >= start)
+            makers = (maker[value] for value in instr.inputs if value in maker)
+            feeds.update(made for made in makers if made >= start or _is_view(program.instrs[made]))
     rows: list[tuple[int, int, int]] = []
     """For each instruction the one that it comes after, and the collectives that it waits for."""
     levels = [0] * count
@@ -246,13 +248,20 @@ def _sequence(program: Program) -> list[int]:
             (levels[made] + (made >= start and program.instrs[made].is_collective) for made in makers), default=0
         )
         levels[n] = level
-        if n < start:
+        waits = instr.is_collective or any(program.instrs[made].is_collective for made in makers)
+        if n in feeds and not waits and (_is_view(instr) or (makers and not level)):
+            after, rank = max((rows[made][:2] for made in makers), default=(-1, 0))
+            rows.append((after, rank, n))
+        elif n < start:
             rows.append((n, 0, n))
-        elif not level and n in feeds and not instr.is_collective and makers:
-            rows.append((max(rows[made][0] for made in makers), 0, n))
         else:
             rows.append((count, level, n))
     return sorted(range(count), key=rows.__getitem__)
+
+
+def _is_view(instr: Instr) -> bool:
+    record = find(instr.op)
+    return len(instr.views) == len(instr.results) > 0 and not (record is not None and record.in_place)
 
 
 _OF_ONE_PARAMETER = 4
