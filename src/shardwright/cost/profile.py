@@ -162,8 +162,9 @@ def _without_buffers(program: Program, moments: Sequence[Use]) -> list[Use]:
     for (kind, members), use in zip(events_of(program), moments):
         instrs = [program.instrs[n] for n in members]
         results = [value for instr in instrs for value in instr.results]
-        started = Use([value for instr in instrs for value in instr.inputs], results)
-        found.append(use if kind == RUN else started if kind == START else Use(results, ()))
+        reads = [value for instr in instrs for value in instr.inputs]
+        ran = use._replace(reads=reads)  # without what others hold until then
+        found.append(ran if kind == RUN else Use(reads, results) if kind == START else Use(results, ()))
     return found
 
 

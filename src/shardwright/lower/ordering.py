@@ -237,8 +237,8 @@ def _sequence(program: Program) -> list[int]:
     for n in range(count - 1, -1, -1):
         instr = program.instrs[n]
         if instr.is_collective or n in feeds:
-            makers = (maker[value] for value in instr.inputs if value in maker)
-            feeds.update(made for made in makers if made >= start or _is_view(program.instrs[made]))
+            made_by = (maker[value] for value in instr.inputs if value in maker)
+            feeds.update(made for made in made_by if made >= start or _is_view(program.instrs[made]))
     rows: list[tuple[int, int, int]] = []
     """For each instruction the one that it comes after, and the collectives that it waits for."""
     levels = [0] * count
