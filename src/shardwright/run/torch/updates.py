@@ -186,7 +186,10 @@ class Updates:
                 continue
             self.raw[value] = emitter.values[value]
             if emitter.device.type != "cpu" and (value in others or value not in wanted):
-                emitter.values[value] = emitter.graph.call_method("to", (emitter.values[value], emitter.device))
+                given = emitter.values[value]
+                emitter.values[value] = emitter.write(
+                    aten._to_copy.default, given, device=emitter.device, non_blocking=True
+                )
 
     def add(self, instr: Instr, at: int) -> None:
         self.waiting.append((instr, at))
