@@ -126,3 +126,12 @@ def test_the_digest_sees_what_a_program_does_and_not_where_it_stands() -> None:
     x = torch.ones(4)
     assert digest(f, x) == digest(g, x)
     assert len({digest(f, x), digest(f, x.double()), digest(torch.sin, x), digest(f, x, "y=2")}) == 4
+
+
+def test_one_process_loads_state_whatever_its_device() -> None:
+    """Nobody asks for a backend that is not there."""
+    from types import SimpleNamespace
+
+    from shardwright.run.torch.loading import _carrier
+
+    assert _carrier(SimpleNamespace(device=torch.device("cuda"))).type == "cpu"

@@ -21,6 +21,7 @@ from ...errors import RankError
 from ...frontends.torch import dtype_name, tensor_type
 from ...spec.sharding import ShardingSpec
 from .groups import ranks_along
+from .joining import has_processes
 from .processes import ranks_text
 from .wire import moved_as
 
@@ -105,7 +106,8 @@ def _encoded(wire: Any, flat: Any) -> Any:
 def _carrier(engine: Any) -> torch.device:
     """Where tensors have to be for the processes' backend; gloo moves what is on the CPU."""
     own = engine.device.type
-    return engine.device if own != "cpu" and dist.get_backend() != "gloo" else torch.device("cpu")
+    sends = own != "cpu" and has_processes() and dist.get_backend() != "gloo"
+    return engine.device if sends else torch.device("cpu")
 
 
 def check_equal(engine: Any, wholes: Sequence[Any], names: Sequence[str] | None = None) -> None:
