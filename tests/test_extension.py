@@ -43,7 +43,9 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
             monkeypatch.syspath_prepend(tmp_path)
             return import_module(name)
         monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
-        return import_module(f"{package.__name__}.{name}")
+        found = import_module(f"{package.__name__}.{name}")
+        solver_names()  # lists anew: another test may have had a solver of this name
+        return found
 
     yield written
     for module in set(sys.modules) - before:

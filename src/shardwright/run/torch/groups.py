@@ -39,7 +39,7 @@ class NamedGroups:
     """Groups by name only, for programs that are looked at or run on stand-ins: no process is asked.
 
     >>> NamedGroups().of([3, 1])
-    Group(name='ranks_1_3', ranks=(1, 3))
+    Group(name='ranks_1_3', ranks=(1, 3), on_host=False)
     """
 
     def of(self, ranks: Sequence[int]) -> Group:
