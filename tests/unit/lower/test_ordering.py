@@ -152,6 +152,16 @@ def starts(program: Program) -> list[Event]:
     return [event for event in events_of(program) if event.kind == START]
 
 
+def most_under_way(program: Program, op: str) -> int:
+    """How many of a kind of collective were started and not yet waited for, at most."""
+    now, most = 0, 0
+    for kind, members in events_of(program):
+        if kind != RUN and program.instrs[members[0]].op == op:
+            now += 1 if kind == START else -1
+            most = max(most, now)
+    return most
+
+
 def test_small_reductions_share_a_start() -> None:
     program, graph = step_of(64, 4)
     assert Counter(c.kind for c in program.collectives)["all_reduce"] >= 8
@@ -188,12 +198,7 @@ def test_weights_are_gathered_ahead_and_gradients_leave_as_they_appear() -> None
     plain = simulate(replace(program, order=()), H100, graph)
     assert plain.exposed == plain.communication
     assert time.total < 1.1 * max(time.compute, time.communication)
-    under_way = most = 0
-    for kind, members in events_of(program):
-        if kind != RUN and program.instrs[members[0]].op == "all_gather":
-            under_way += 1 if kind == START else -1
-            most = max(most, under_way)
-    assert 2 <= most <= 4
+    assert 2 <= most_under_way(program, "all_gather") <= 4
 
 
 def test_gradients_do_not_pile_up() -> None:
@@ -202,9 +207,4 @@ def test_gradients_do_not_pile_up() -> None:
     plain = replace(program, order=())
     weight = 2048 * 2048 * 4
     assert program_memory(program, RESIDENT) - program_memory(plain, RESIDENT) < 6 * weight
-    under_way = most = 0
-    for kind, members in events_of(program):
-        if kind != RUN and program.instrs[members[0]].op == "reduce_scatter":
-            under_way += 1 if kind == START else -1
-            most = max(most, under_way)
-    assert 1 <= most <= 3
+    assert 1 <= most_under_way(program, "reduce_scatter") <= 3
