@@ -20,6 +20,7 @@ from .residues import P, computes, evaluated, hashed, over, power, root
 from .updates import ADAM, SGD, STATE
 
 FLOATS = ("f64", "f32", "bf16", "f16")
+WIDENED = ("bf16", "f16")
 _last: tuple[Graph, list[Any]] | None = None
 """What was recognised last: planning asks twice for the same graph."""
 MOST = 40
@@ -111,6 +112,13 @@ class _Cone:
                     waiting.append(read)
 
     def is_full(self, value: int) -> bool:
+        """Whether it stands for the parameter, element by element: half types may be computed in float32, as kernels
+        do; any other change of type is not theirs to make."""
+        type = self.graph.type(value)
+        return type == self.type or (self.type.dtype in WIDENED and type == replace(self.type, dtype="f32"))
+
+    def is_alike(self, value: int) -> bool:
+        """Whether a kernel takes it beside the parameter."""
         return self.graph.type(value) == self.type
 
     def _walkable(self, node: Node) -> bool:
@@ -122,7 +130,7 @@ class _Cone:
     @property
     def state(self) -> list[int]:
         """Leaves of the parameter's type that the program updates."""
-        return [v for v in self.order if v in self.renewed and self.is_full(v) and v != self.parameter]
+        return [v for v in self.order if v in self.renewed and self.is_alike(v) and v != self.parameter]
 
     @property
     def numbers(self) -> list[int]:
@@ -141,7 +149,8 @@ class _Cone:
                 operands = tuple(place[o] if isinstance(o, int) else None for o in node.operands)
                 lines.append((node.op, operands, repr(node.attrs)))
             else:
-                lines.append((self.is_full(value), value == self.parameter, place.get(self.renewed.get(value, -1), -1)))
+                kind = self.graph.type(value).dtype if self.is_full(value) else None
+                lines.append((kind, value == self.parameter, place.get(self.renewed.get(value, -1), -1)))
         numbers = tuple(place[v] for v in self.numbers)
         return tuple(lines), numbers, self.type.rank == 0, self.type.dtype
 
@@ -183,7 +192,7 @@ class _Reading:
         """Values that may be the gradient, from those on that have most of the step behind them."""
         leaves = {self.parameter, *self.cone.state, *self.cone.renewed.values()}
         for value in reversed(self.cone.order):
-            if self.cone.is_full(value) and value not in leaves and self._is_cut(value):
+            if self.cone.is_alike(value) and value not in leaves and self._is_cut(value):
                 yield value
 
     def _is_cut(self, gradient: int) -> bool:

@@ -119,6 +119,47 @@ def test_steps_are_known_by_what_they_compute(make: Any, options: Any, op: str, 
         torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(("make", "options", "op"), [
+    (torch.optim.AdamW, {}, ADAM), (torch.optim.AdamW, {"foreach": True, "amsgrad": True}, ADAM),
+    (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}, SGD),
+], ids=str)  # fmt: skip
+def test_steps_of_half_types_are_known_and_round_once(make: Any, options: Any, op: str, dtype: Any) -> None:
+    """Captured, they go through float32 here and there; one op is nearer to the exact step than they are."""
+    model, x = torch.nn.Linear(5, 4).to(dtype), torch.randn(3, 5, dtype=dtype)
+    optimizer = make(model.parameters(), **options)
+    for _ in range(2):
+        model(x).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    graph = capture_step(model, x, optimizer=optimizer, loss=lambda y: y.square().sum()).graph
+    fused = fuse_updates(graph)
+    assert fused is not None and sum(node.op == op for node in fused[0].nodes) == 2
+    check_same(graph, fused[0])
+    types = [graph.type(value) for value in graph.inputs]
+    inputs = [(torch.rand(type.shape) * 0.8 + 0.1).to(torch_dtype(type.dtype)) for type in types]
+    many, one = run_graph(graph, inputs), run_graph(fused[0], inputs)
+    step = next(node for node in fused[0].nodes if node.op == op)
+    at = fused[0].outputs.index(step.results[0])
+    torch.testing.assert_close(many[at], one[at], rtol=0.05, atol=0.01)  # 8 bits, rounded up to ten times
+
+
+def test_a_step_that_rounds_on_purpose_stays() -> None:
+    narrow = LATER.replace("READ", "x").replace(
+        "%d = aten.mul.Tensor(%g, %lr) : f32[4]",
+        '%n = aten._to_copy(%g) {dtype="bf16"} : bf16[4]\n  %m = aten._to_copy(%n) {dtype="f32"} : f32[4]\n'
+        "  %d = aten.mul.Tensor(%m, %lr) : f32[4]",
+    )
+    fused = fuse_updates(sw.Graph.parse(narrow))
+    assert fused is not None  # the rounding is part of the gradient
+    assert [node.op for node in fused[0].nodes][:3] == ["aten.tanh", "aten._to_copy", "aten._to_copy"]
+    rounded = narrow.replace("mul.Tensor(%m, %lr)", "mul.Tensor(%g, %lr)").replace(
+        "%v = aten.sub.Tensor(%w, %d)", '%r = aten._to_copy(%d) {dtype="bf16"} : bf16[4]\n'
+        '  %s = aten._to_copy(%r) {dtype="f32"} : f32[4]\n  %v = aten.sub.Tensor(%w, %s)',
+    )  # fmt: skip
+    assert fuse_updates(sw.Graph.parse(rounded)) is None
+
+
 def test_the_proof_does_not_take_the_word_of_the_pass() -> None:
     """An op with other operands, or other attributes, is found out."""
     captured = step_of(torch.optim.AdamW)
