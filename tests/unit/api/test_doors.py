@@ -178,9 +178,11 @@ def test_it_can_be_left_out_and_says_so(broken: None) -> None:
 
 def test_a_plan_says_how_far_it_is() -> None:
     plan = planned()
-    assert str(plan).endswith("not yet proven")
+    assert repr(plan).endswith("not yet proven")
+    assert "  proof   not yet proven\n" in str(plan)
     plan(X, W)
-    assert str(plan).endswith("; proven")
+    assert repr(plan).endswith("; proven")
+    assert "  proof   proven\n" in str(plan)
     certificate = plan.certificate
     assert certificate is not None
     assert certificate == plan.verify() == sw.verify(plan)
