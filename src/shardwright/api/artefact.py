@@ -24,6 +24,7 @@ from ..run.engine import Engine, Executed, compare_launch, engine_for
 from ..run.runner import Runner
 from ..solve.planner import SPECS, Planner
 from ..spec.sharding import ShardingSpec
+from .arguments import check_numbers
 from .batches import Batches, Call, check_data, data_axes_of, global_by_default
 from .beside import comparison_rows
 from .deciding import Learning, bound, decided, planner_of
@@ -149,6 +150,7 @@ class Plan:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run on the virtual mesh, or on the processes that torchrun started: whole tensors in, whole tensors out."""
+        check_numbers(self.source, args, kwargs)
         return self.runner(*args, **kwargs)
 
     def step(
@@ -171,6 +173,7 @@ class Plan:
                 help="plan with optimizer= and loss=, or call the plan",
             )
         check_data(data)
+        check_numbers(self.source, (), {})
         if data is None:
             data = global_by_default(self.engine)
         axes: tuple[str, ...] = ()

@@ -16,7 +16,7 @@ from ..cost.files import preset_names
 from ..cost.hardware import hardware_of
 from ..cost.machine import Hardware
 from ..cost.program import ProgramCost
-from ..errors import GraphError, ShardwrightError, SpecError
+from ..errors import GraphError, ShardwrightError, SpecError, TraceError
 from ..frontends.base import Source, capture_source
 from ..ir.digest import program_hash
 from ..plans import PlanCost, duration, gibibytes, read_plan, table
@@ -25,7 +25,7 @@ from ..plans.requests import read_requests, requests_of
 from ..solve.planner import Planner, check_recipe, check_solver
 from ..solve.recipes import RECIPES
 from ..spec.mesh import DeviceMesh
-from .arguments import call_of, check_path, check_time_limit, mesh_of, step_form
+from .arguments import call_of, check_loss, check_path, check_switch, check_time_limit, mesh_of, step_form
 from .artefact import Plan
 from .batches import one_batch
 from .deciding import Learning, bound, decided, limit_requests, planner_of
@@ -82,6 +82,9 @@ def plan(
     """
     check_solver(solver)
     check_time_limit(time_limit)
+    check_switch(learn, "learn")
+    check_switch(uneven, "uneven")
+    check_loss(loss)
     check_path(rule_book, "rule_book")
     check_verify(verify)
     if recipe is not None:
@@ -92,6 +95,8 @@ def plan(
     form = step_form(clip_grad_norm, accumulate, autocast, reduce_dtype, on_nonfinite)
     args, call = one_batch(fn, (args, call), form)
     source = capture_source(fn, args, call, optimizer=optimizer, loss=loss, form=form)
+    if not source.graph.outputs and not source.graph.updates:
+        raise TraceError(f"{source.graph.name} returns no array, so there is nothing to plan", help="return the result")
     requests = [*tree_requests(source, fn, args, call, in_specs, out_specs), *requests_of(constraints), *limits]
     planner = planner_of(source, on, requests, hardware, Learning(learn, rule_book))
     return Plan(decided(planner, source, solver, time_limit), source, planner, mesh, verify=verify)

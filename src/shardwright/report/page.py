@@ -31,6 +31,8 @@ def page_text(view: Overview, plan_json: str, comparison: Sequence[Row] = ()) ->
 
 def write_page(path: str | os.PathLike[str], view: Overview, plan_json: str, comparison: Sequence[Row] = ()) -> Path:
     """Write the file and return where it is."""
+    if not isinstance(path, str | os.PathLike):
+        raise SpecError(f"a page is written to a file, not to {path!r}", help='name it: plan.html("plan.html")')
     where = Path(path)
     text = page_text(view, plan_json, comparison)
     try:
