@@ -139,11 +139,6 @@ def a_size_that_is_no_number() -> None:
 
 
 @case
-def the_function_returns_nothing() -> None:
-    sw.plan(lambda a: None, A, mesh="d=2")
-
-
-@case
 def the_function_fails() -> None:
     sw.plan(lambda a: {}["lost"], A, mesh="d=2")
 

@@ -184,7 +184,8 @@ def test_selection_folding_and_cursor_are_shared(browser: Any, page: Any) -> Non
         tree.send_keys(Keys.ARROW_DOWN)
         moved = browser.find_element(By.CSS_SELECTOR, "tr.picked").get_attribute("data-module")
         assert moved != picked
-        tree.send_keys(Keys.ARROW_UP, Keys.ARROW_LEFT)
+        ask(browser, "[...document.querySelectorAll('tr.row')].find((r) => r.innerText.startsWith('▾')).click()")
+        tree.send_keys(Keys.ARROW_LEFT)
         assert len(browser.find_elements(By.CSS_SELECTOR, "tr.row")) < unfolded
     show(browser, "Timeline")
     chosen = ask(browser, "shardwrightReport.state.module")

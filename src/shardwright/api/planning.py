@@ -16,7 +16,7 @@ from ..cost.files import preset_names
 from ..cost.hardware import hardware_of
 from ..cost.machine import Hardware
 from ..cost.program import ProgramCost
-from ..errors import GraphError, ShardwrightError, SpecError, TraceError
+from ..errors import GraphError, ShardwrightError, SpecError
 from ..frontends.base import Source, capture_source
 from ..ir.digest import program_hash
 from ..plans import PlanCost, duration, gibibytes, read_plan, table
@@ -95,8 +95,6 @@ def plan(
     form = step_form(clip_grad_norm, accumulate, autocast, reduce_dtype, on_nonfinite)
     args, call = one_batch(fn, (args, call), form)
     source = capture_source(fn, args, call, optimizer=optimizer, loss=loss, form=form)
-    if not source.graph.outputs and not source.graph.updates:
-        raise TraceError(f"{source.graph.name} returns no array, so there is nothing to plan", help="return the result")
     requests = [*tree_requests(source, fn, args, call, in_specs, out_specs), *requests_of(constraints), *limits]
     planner = planner_of(source, on, requests, hardware, Learning(learn, rule_book))
     return Plan(decided(planner, source, solver, time_limit), source, planner, mesh, verify=verify)

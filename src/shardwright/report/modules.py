@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from ..frontends.base import BUFFER, CONSTANT, DATA, FORWARD, GRADIENT, OPTIMIZER, PARAMETER, RANDOM
+from ..frontends.base import BUFFER, CONSTANT, DATA, FORWARD, OPTIMIZER, PARAMETER
 from ..plans.complete import Complete
 from ..spec.tensors import tensor_text
 from .lifespans import Lifespan
@@ -201,14 +201,8 @@ class _Tree:
 
     def _module_of(self, span: Lifespan) -> str:
         places = self.places
-        if span.value is not None:
-            origin = places.program.values[span.value].origin
-            if origin is not None:
-                about = places.inputs.get(origin)
-                if about is None or about.role in (PARAMETER, OPTIMIZER, BUFFER, GRADIENT):
-                    return places.origin_module(origin) or ROOT
-                return "(data)" if about.role in (DATA, CONSTANT, RANDOM) and not about.module else (
-                    about.module or "(options)")  # fmt: skip
+        if span.value is not None and places.program.values[span.value].origin is not None:
+            return places.value_module(span.value)
         return ROOT if span.instr is None else places.modules[span.instr]
 
     def _totals(self, module: Module) -> None:

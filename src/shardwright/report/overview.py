@@ -170,7 +170,7 @@ class Overview:
 
     def span_module(self, span: Lifespan) -> str:
         if span.value is not None and self.program.values[span.value].origin is not None:
-            return self.places.value_module(span.value) or "(data)"
+            return self.places.value_module(span.value)
         return ROOT if span.instr is None else self.places.modules[span.instr]
 
     def span_text(self, span: Lifespan) -> str:

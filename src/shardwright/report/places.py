@@ -6,10 +6,10 @@ of NumPy arrays) has its functions instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..frontends.base import BACKWARD, FORWARD, NORM, OPTIMIZER, PARAMETER, UPDATE, Input, Source
+from ..frontends.base import BACKWARD, CONSTANT, DATA, FORWARD, NORM, OPTION, PARAMETER, RANDOM, UPDATE, Input, Source
 from ..ir.graph import Graph, Node, SourceLine
 from ..ir.program import Instr, Program
 
@@ -65,12 +65,21 @@ class Places:
         return ROOT if maker is None else self.node_modules[maker]
 
 
-def input_module(about: Input, inputs: Iterable[Input]) -> str:
-    """The module that holds an input: for state of a parameter that of the parameter."""
-    if about.owner and not about.module:
+def input_module(about: Input, inputs: Collection[Input]) -> str:
+    """The module that holds an input: for state of a parameter that of the parameter.
+
+    Data stands by itself; in a program without parameters each argument is a row of its own.
+    """
+    if about.module:
+        return about.module
+    if about.owner:
         owner = next((other for other in inputs if other.name == about.owner), None)
-        return owner.module if owner is not None and owner.module else about.owner.rpartition(".")[0]
-    return about.module or (ROOT if about.role in (PARAMETER, OPTIMIZER) else "")
+        return (owner.module if owner is not None else about.owner.rpartition(".")[0]) or ROOT
+    if about.role in (OPTION, RANDOM):
+        return "(options)"
+    if about.role in (DATA, CONSTANT):
+        return "(data)" if any(other.role == PARAMETER for other in inputs) else about.name
+    return ROOT
 
 
 class _Finder:
