@@ -228,6 +228,6 @@ def _machine(name: str) -> Hardware:
     """The preset of this name."""
     for preset in (*preset_names(), "virtual"):
         found = hardware_of(preset)
-        if found.name == name:
-            return found
+        if name in (found.name, found.as_compiled().name):
+            return found if found.name == name else found.as_compiled()
     raise GraphError(f"the plan was made for {name!r}, which is no preset", help="pass hardware= as it was planned for")
