@@ -268,7 +268,7 @@ PROGRAMS = {
     "keywords say mesh, which the command line says": ("other", "def other(): return *program(), {'mesh': 'd=8'}"),
     "other fails: KeyError: 'lost'": ("other", "def other(): return {}['lost']"),
     "prog.py fails: ZeroDivisionError": ("other", "1 / 0"),
-    "the program fails at prog.py:": (
+    "TraceError: bad fails: RuntimeError: ours\n  at          prog.py:": (
         "other",
         "def bad(x): raise RuntimeError('ours')\ndef other(): return bad, [np.ones(3)]",
     ),
