@@ -46,8 +46,9 @@ def _programs(case: Case) -> Iterator[Case]:
         yield replace(case, program=replace(program, backward=False))
     if len(returned) > 1:
         for i in range(len(returned)):
-            outs = tuple(spec for j, spec in enumerate(request.out_specs) if j == i)
-            yield Case(replace(program, returned=(returned[i],)), replace(request, out_specs=outs))
+            gradients = request.out_specs[len(returned) :]
+            for outs in (request.out_specs[i : i + 1] + gradients, ()):
+                yield Case(replace(program, returned=(returned[i],)), replace(request, out_specs=outs))
     values = _values(program)
     for made in range(n, n + len(program.calls)):  # what comes before a value is cut off
         fill = _fill_like(values[made], made, program)
