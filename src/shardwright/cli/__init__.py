@@ -5,6 +5,7 @@
 | `group` | `main` and the verbs of discovery: `discover`, `audit` |
 | `planning` | the verbs of planning: `plan`, `verify`, `compare`, `explain`, `calibrate` |
 | `proving` | `prove`, for parallel programs of others |
+| `fuzzing` | `fuzz`, random programs |
 """
 
 from .group import main

@@ -1,4 +1,5 @@
-"""The command line: ``shardwright discover``, ``audit``, the verbs of planning (`planning`) and ``prove`` (`proving`).
+"""The command line: ``shardwright discover``, ``audit``, the verbs of planning (`planning`), ``prove`` (`proving`) and
+``fuzz`` (`fuzzing`).
 
 Nothing is computed here: each command reads its options, calls one function of a room, and prints.
 """
@@ -13,6 +14,7 @@ import click
 
 from .. import __version__
 from ..errors import ShardwrightError, SpecError
+from .fuzzing import fuzz
 from .planning import COMMANDS, for_file, for_folder, write_file
 from .proving import prove
 
@@ -34,7 +36,7 @@ def main() -> None:
     """Automatic sharding of tensor programs: plan, prove and run them on a mesh of devices."""
 
 
-for _command in (*COMMANDS, prove):
+for _command in (*COMMANDS, prove, fuzz):
     main.add_command(_command)
 
 
