@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test test-long test-browser dist lint types layers unit clean
+.PHONY: demo test test-long test-browser test-oracle dist lint types layers unit clean
 
 demo: $(VENV)/.ready
 	$(BIN)/python -m examples.demo
@@ -28,6 +28,16 @@ dist: $(VENV)/.ready
 	$(BIN)/python -m build --outdir dist . >/dev/null
 	$(BIN)/python tools/try_dist.py
 
+# Live Shardy, as it comes with jax, beside ours on random programs; jax is installed apart from all else.
+ORACLE ?= .venv-oracle
+test-oracle: $(VENV)/.ready $(ORACLE)/.ready
+	$(BIN)/python tests/oracle/live/compare.py --python $(ORACLE)/bin/python --programs 10000 --reshards 2000
+
+$(ORACLE)/.ready:
+	$(PYTHON) -m venv $(ORACLE)
+	$(ORACLE)/bin/python -m pip install --quiet --disable-pip-version-check jax==0.10.2
+	touch $@
+
 lint: $(VENV)/.ready
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
@@ -48,4 +58,4 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) dist .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(ORACLE) dist .mypy_cache .ruff_cache .hypothesis

@@ -6,6 +6,7 @@
 | `planning` | `plan`, `compare`, `explain` |
 | `checking` | `verify`, `run`; `trials` is what `run` does |
 | `proving` | `prove`, for parallel programs of others |
+| `fuzzing` | `fuzz`, random programs |
 | `looking` | `calibrate`, `presets`, `rules`, `doctor` |
 | `programs` | what a command is about: a program, a saved plan, and the options of planning that all share |
 | `models` | models of `transformers` by name: ``hf:NAME`` |

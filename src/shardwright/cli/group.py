@@ -15,6 +15,7 @@ from .. import __version__
 from ..errors import SpecError
 from . import checking, looking, planning
 from .exits import Verbs
+from .fuzzing import fuzz
 from .output import for_file, for_folder, write_file
 from .proving import prove
 
@@ -29,7 +30,7 @@ def main() -> None:
     """
 
 
-for _command in (*planning.COMMANDS, *checking.COMMANDS, *looking.COMMANDS, prove):
+for _command in (*planning.COMMANDS, *checking.COMMANDS, *looking.COMMANDS, prove, fuzz):
     main.add_command(_command)
 
 
