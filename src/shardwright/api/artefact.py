@@ -158,6 +158,7 @@ class Plan:
         on_nonfinite: str | None = None,
         init: str = "rank0",
         example: Call | None = None,
+        compile: str | None = None,
     ) -> Step:
         """The plan's own program as a training step: parameters and optimizer state are kept in shards.
 
@@ -176,7 +177,7 @@ class Plan:
         if data == "local":
             axes = data_axes_of(self.data.mesh, data_axes, self.source, self.complete.inputs)
         batches = Batches(self.source.framework, self.engine, data, axes, self.source.form.accumulate)
-        return Step(self, self.like, batches, on_nonfinite, init, example)
+        return Step(self, self.like, batches, on_nonfinite, init, example, compile)
 
     def like(self, source: Source, specs: Mapping[str, ShardingSpec]) -> Plan:
         """The plan of another capture of the same program, such as one for a smaller batch, with state as it lies.

@@ -40,6 +40,7 @@ from ..lifetimes import take_over
 from ..virtual import held_part
 from . import exchange
 from .agreement import Facts, inputs_digest, text_digest
+from .compiling import Forms
 from .emission import emit
 from .groups import Group, NamedGroups, ProcessGroups, ranks_along
 from .held import Held
@@ -330,7 +331,7 @@ class CompiledRank:
         self.names = [local.name for local in values]
         self.types = [TensorType(local.local_shape(engine.position), local.type.dtype) for local in values]
         self._expected = [(torch.Size(type.shape), torch_dtype(type.dtype)) for type in self.types]
-        self._donating = taking.forward
+        self.forms = Forms(self, taking.forward)
         self._first = compare
 
     def _emitted(self, donated: bool) -> Any:
@@ -340,12 +341,21 @@ class CompiledRank:
     @cached_property
     def _keeping(self) -> Any:
         """The same for a caller who keeps the inputs, which are not written over then."""
-        return self._emitted(False).forward if _writes(self.program) else self._donating
+        return self._emitted(False).forward if _writes(self.program) else self.forms.emitted
 
     @cached_property
     def module(self) -> Any:
         """The same as a module that is called with the inputs, one by one; ``torch.compile`` takes it."""
         return emit(self.program, self.engine.position, self.engine.groups, self.engine.device)
+
+    @property
+    def code(self) -> str:
+        """What this rank was told to do, as text: equal on ranks that do the same on parts of the same sizes."""
+        return str(self.module.code)
+
+    def choose_form(self, wish: str, limit: int = 0) -> None:
+        """How calls that donate their inputs run: `compiling`; ``limit`` is how many bytes a device may hold."""
+        self.forms.choose(wish, limit)
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         return self.run(inputs)[0]
@@ -357,6 +367,8 @@ class CompiledRank:
         else, inputs are gone after their last use.  Inputs that do not fit are left where they are.
         """
         guard = self.engine.guard
+        if donate and not self.forms.settled:
+            self.forms.prepare(inputs, not self.wrong_inputs(inputs))
         if guard is None:
             wrong = self.wrong_inputs(inputs)
             if wrong:
@@ -377,7 +389,7 @@ class CompiledRank:
 
     def _run(self, inputs: Sequence[Any], donate: bool) -> list[Any]:
         with torch.no_grad(), below_autograd(), self._measured(inputs):
-            return list(self._donating(take_over(inputs)) if donate else self._keeping(list(inputs)))
+            return list(self.forms(take_over(inputs)) if donate else self._keeping(list(inputs)))
 
     @contextmanager
     def _measured(self, inputs: Sequence[Any]) -> Iterator[None]:
