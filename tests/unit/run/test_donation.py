@@ -147,7 +147,7 @@ def test_one_rank_holds_nearly_what_is_predicted(case: str) -> None:
     with Held(inputs) as held, torch.no_grad():
         emit(program, 0, stand_ins=True, taking=True)(inputs)
     assert kept
-    assert 0.985 < program_memory(program, RESIDENT) / held.peak < 1.04
+    assert 0.985 < program_memory(program, RESIDENT) / held.peak <= 1
 
 
 def held_by(program: Program) -> int:
