@@ -67,6 +67,11 @@ def _first(made: Any, *sent: Any) -> Any:
     return made
 
 
+def waits_for(node: Any) -> Any:
+    """Of an FX node that waits for a stand-in the one that started it; None for any other."""
+    return node.args[0] if node.target is _first else None
+
+
 def _wait(call: Call, made: Any, *sent: Any) -> Any:
     return call(_wait_for, made, *sent) if getattr(call, "stands_in", False) else call(WAIT, made)
 
