@@ -171,6 +171,8 @@ def ours(model: Any, batch: Batch, told: argparse.Namespace, form: str | None, a
     )  # fmt: skip
     cost = program_cost(step.program, step.plan.hardware, step.plan.graph)
     about["predicted"] = cost.compute / PS_PER_MS
+    compiled = program_cost(step.program, step.plan.hardware.as_compiled(), step.plan.graph)
+    about["predicted_compiled"] = compiled.compute / PS_PER_MS
     about["first"] = float(step(**batch))
     for _ in range(SETTLED if form else 0):
         step(**batch)
@@ -243,6 +245,7 @@ def measure_rank(name: str, size: str, recipe: str, told: argparse.Namespace) ->
     program = plan.program
     cost = program_cost(program, plan.hardware, plan.graph)
     row["predicted"], row["communication"] = cost.compute / PS_PER_MS, cost.communication / PS_PER_MS
+    row["predicted_compiled"] = program_cost(program, plan.hardware.as_compiled(), plan.graph).compute / PS_PER_MS
     row["predicted_bytes"] = program_memory(program, RESIDENT)
     words = SIZES[size][name.removesuffix("-cache")][-1]
     if told.device == "cuda":
@@ -283,7 +286,7 @@ def measure_rank(name: str, size: str, recipe: str, told: argparse.Namespace) ->
     row["errors"] |= failed
     works.clear()
     free(told.device)
-    row["stand_ins"] = stand_in_time(module, inputs(), told.device)
+    row["stand_ins"], row["gathers"] = stand_in_time(module, inputs(), told.device)
     if size == "tiny":
         row["differs"] = difference(program, inputs(), told.device)
     if told.where and on_gpu:
@@ -314,10 +317,19 @@ def report(rows: Sequence[Row]) -> None:
                 ms(row["ms"].get(c)) + (f" ({row['ms'][c] / best:.3f})" if best and c in row["ms"] else "")
                 for c in STEP_COLUMNS
             ]
-            lines.append([row["model"], row["size"], *cells, ms(row.get("predicted")), _spread(row.get("loss", {}))])
+            lines.append(
+                [
+                    row["model"],
+                    row["size"],
+                    *cells,
+                    ms(row.get("predicted")),
+                    ms(row.get("predicted_compiled")),
+                    _spread(row.get("loss", {})),
+                ]
+            )
     if lines:
         print("\n## one device, ms a step (ratio to the faster of eager and compiled)")
-        table(["model", "size", *STEP_COLUMNS, "predicted", "largest loss / smallest"], lines)
+        table(["model", "size", *STEP_COLUMNS, "predicted", "compiled", "largest loss / smallest"], lines)
         for row in rows:
             for form, text in row.get("forms", {}).items():
                 print(f"{row['model']} {row['size']}, compile={form!r}: {text}")
@@ -327,18 +339,20 @@ def report(rows: Sequence[Row]) -> None:
     print("## one rank of eight: compute, ms without stand-ins; memory, MiB")
     lines, judged = [], {}
     for row in ranks:
-        times = {c: max(t - row.get("stand_ins", 0.0), 0.0) for c, t in row["ms"].items()}
-        judged[row["model"], row["size"], row["recipe"]] = row["predicted"], times
-        ratios = [f"{row['predicted'] / times[c]:.3f}" if times.get(c) else "-" for c in RANK_COLUMNS]
+        off = dict(zip(RANK_COLUMNS, (row.get("stand_ins", 0.0), row.get("gathers", 0.0))))
+        times = {c: max(t - off[c], 0.0) for c, t in row["ms"].items()}
+        said = dict(zip(RANK_COLUMNS, (row["predicted"], row["predicted_compiled"])))
+        judged[row["model"], row["size"], row["recipe"]] = said, times
+        ratios = [f"{said[c] / times[c]:.3f}" if times.get(c) else "-" for c in RANK_COLUMNS]
         held, reserved = row.get("held"), row.get("reserved")
         lines.append([
             row["model"], row["size"], row["recipe"], ms(row["predicted"]), ms(times.get("emitted")), ratios[0],
-            ms(times.get("emitted-compiled")), ratios[1], ms(row.get("stand_ins")),
+            ms(said["emitted-compiled"]), ms(times.get("emitted-compiled")), ratios[1], ms(row.get("stand_ins")),
             f"{row['predicted_bytes'] / MIB:.0f}", f"{held / MIB:.0f}" if held else "-",
             f"{row['predicted_bytes'] / held:.4f}" if held else "-",
             f"{row['predicted_bytes'] / reserved:.3f}" if reserved else "-",
         ])  # fmt: skip
-    head = ["model", "size", "plan", "predicted", "emitted", "ratio", "compiled", "ratio", "stand-ins",
+    head = ["model", "size", "plan", "predicted", "emitted", "ratio", "predicted", "compiled", "ratio", "stand-ins",
             "predicted MiB", "held", "ratio", "ratio to reserved"]  # fmt: skip
     table(head, lines)
     differs = {" ".join((row["model"], row["recipe"])): row["differs"] for row in ranks if "differs" in row}
@@ -346,7 +360,9 @@ def report(rows: Sequence[Row]) -> None:
         worst = max(differs, key=lambda key: differs[key])
         print(f"outputs differ from the CPU's by at most {differs[worst]:.4f} of their norm ({worst})")
     for column in RANK_COLUMNS:
-        judge(column, {key: (said, times[column]) for key, (said, times) in judged.items() if times.get(column)})
+        judge(
+            column, {key: (said[column], times[column]) for key, (said, times) in judged.items() if times.get(column)}
+        )
 
 
 def _spread(losses: Mapping[str, float]) -> str:

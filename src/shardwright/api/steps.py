@@ -12,7 +12,7 @@ from ..plans.plan import read_plan
 from ..plans.requests import Request, requests_of
 from ..run.engine import engine_for, is_one_of_several
 from ..solve.planner import check_recipe, check_solver
-from .arguments import call_of, check_seconds, check_time_limit, mesh_of, step_form
+from .arguments import call_of, check_loss, check_seconds, check_time_limit, mesh_of, step_form
 from .artefact import Plan
 from .batches import WHAT_DATA, Batches, Call, check_data, data_axes_of, one_batch
 from .deciding import Learning, decided, limit_requests, planner_of
@@ -137,6 +137,7 @@ def shard_step(
                 help="give the batch, too, shard_step(model, *batch, plan=plan, ...): the model is then captured",
             )
         return Plan(plan.data, plan.source, plan.planner, None, engine, wishes.proof).step(compile=compile)
+    check_loss(loss)
     call = call_of(model, args, kwargs, named, shard_step, "shard_step")
     source = capture_source(model, args, call, optimizer=optimizer, loss=loss, training=True)
     return wishes.planned(source, model, (args, call)).step(example=(args, call), compile=compile)
@@ -191,6 +192,7 @@ def train_step(
     wishes.check("train_step")
     check_data(data)
     form = step_form(clip_grad_norm, accumulate, autocast, reduce_dtype, on_nonfinite)
+    check_loss(loss)
     args, kwargs = _call(batch)
     call: Call = (args, call_of(model, args, kwargs, {}, train_step, "train_step"))
     framework: Framework = frontend_for(model, *call).FRAMEWORK

@@ -19,6 +19,7 @@ from typing import Any
 
 from ..errors import ShardwrightError, SpecError
 from ..frontends.base import Source
+from ..frontends.failing import telling
 from ..ir.program import Collective, Program
 from ..run.engine import Engine, Executed
 from ..spec.sharding import ShardingSpec
@@ -281,7 +282,8 @@ class Step(Checkpointed):
         entry = self._evaluating.get(key)
         if entry is None or entry.fingerprint != entry.source.fingerprint():
             self._check_room(len(self._evaluating))
-            source = self.source.evaluation(*whole)
+            with telling(self.source.graph, *whole):
+                source = self.source.evaluation(*whole)
             plan = self.replan(source, {name: held.spec for name, held in self._state.items()})
             entry = self._evaluating[key] = Entry(plan, self.engine)
         self._take_state(entry)
@@ -324,7 +326,8 @@ class Step(Checkpointed):
         return self._made(call)
 
     def _made(self, call: Call) -> Entry:
-        source = self._last.source.recapture(*call)
+        with telling(self._last.source.graph, *call):
+            source = self._last.source.recapture(*call)
         plan = self.replan(source, {name: held.spec for name, held in self._state.items()})
         entry = Entry(plan, self.engine, self.compile)
         self._entries[entry.fingerprint, self._signature(call)] = entry

@@ -76,7 +76,7 @@ class TorchEngine(EngineBase):
     ``mesh`` is anything that says a mesh; of a PyTorch `DeviceMesh` the process groups are used too.  Without one it
     is all processes in a row.  ``timeout`` (seconds; also ``SHARDWRIGHT_TIMEOUT``) is how long a step may take, 60
     if not said, and how long others may stay away in user code, 600 if not said.  ``check=False`` leaves out the
-    comparison of ranks and the watch over them.
+    comparison of ranks and the watch over them, and takes PyTorch's fake process group, too: to study one rank.
     """
 
     name = "torch"
@@ -92,8 +92,9 @@ class TorchEngine(EngineBase):
     ) -> None:
         self.limits = limits = limits_of(timeout)
         join_others(limits)
-        world = dist.get_world_size() if has_processes() else 1
-        self.rank = dist.get_rank() if has_processes() else 0
+        self.has_others = has_processes(fake=not check)
+        world = dist.get_world_size() if self.has_others else 1
+        self.rank = dist.get_rank() if self.has_others else 0
         self.mesh = DeviceMesh.of({"rank": world} if mesh is None else mesh)
         self.position = position_of(self.mesh, self.rank, world, allow_smaller_mesh)
         self.device = torch.device(device) if device is not None else own_device()
@@ -180,7 +181,7 @@ class TorchEngine(EngineBase):
         else:
             known = Group(group.group_name, tuple(dist.get_process_group_ranks(group)), self.device.type == "cpu")
             return exchange.Peers(known, known.ranks, self.rank)
-        if len(ranks) > 1 and not has_processes():
+        if len(ranks) > 1 and not self.has_others:
             raise no_processes(len(ranks))
         return exchange.Peers(self.groups.of(ranks), ranks, self.rank)
 
@@ -318,7 +319,7 @@ class CompiledRank:
                 "the program is for another mesh",
                 rows=[("program", str(program.mesh)), ("engine", str(engine.mesh))],
             )
-        if program.mesh.size > 1 and not has_processes():
+        if program.mesh.size > 1 and not engine.has_others:
             raise no_processes(program.mesh.size)
         self.program = program
         self.engine = engine
