@@ -182,7 +182,12 @@ def load_plan(
     it runs.
     """
     check_verify(verify)
-    record = read_plan(_text_of(text))
+    try:
+        record = read_plan(_text_of(text))
+    except ShardwrightError as error:
+        if not _is_text(text):
+            error.add("file", str(text)[:200])
+        raise
     check_path(rule_book, "rule_book")
     call = call_of(fn, args, kwargs, named, load_plan, "load_plan")
     about = _machine(record["hardware"]) if hardware is None else hardware_of(hardware)
@@ -207,6 +212,11 @@ def bind_plan(
         bound(record, Planner(source.graph, mesh, hardware_of(hardware), Asked(source.graph)), "the plan is")
     planner = planner_of(source, mesh, read_requests(record["asked"]), hardware, learning)
     return Plan(replace(bound(record, planner, "the plan is"), claimed=claimed), source, planner, verify=verify)
+
+
+def _is_text(text: Any) -> bool:
+    """A plan's JSON, and not the name of a file."""
+    return not isinstance(text, str | os.PathLike) or (isinstance(text, str) and text.lstrip().startswith(("{", "[")))
 
 
 def _text_of(text: str | os.PathLike[str]) -> str:

@@ -73,7 +73,7 @@ def _head(view: Overview) -> Iterator[str]:
     yield from _wrapped("          = ", kinds or "nothing")
     yield from _wrapped("  plan    ", view.sentence)
     late = " (stopped by the time limit)" if plan.timed_out else ""
-    yield f"  best    {view.quality} by the objective, {duration(plan.cost.objective)} ({plan.solver}){late}"
+    yield f"  best    {view.quality} ({plan.solver}); objective {duration(plan.cost.objective)}{late}"
     yield f"  proof   {view.proven}"
 
 

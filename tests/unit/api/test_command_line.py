@@ -200,6 +200,7 @@ def test_wrong_words(where, tmp_path):
         (["plan", where, "--mesh", "d=8", "--time-limit", "-1"], "seconds"),
         (["plan", where, "--mesh", "d=8", "--batch", "4"], "--batch is for models by name"),
         (["verify", saved, where], "not a plan of this version"),
+        (["verify", where.partition(":")[0], where], "prog.py"),
         (["verify", saved], "for its program, which is not named"),
         (["verify", "none.json", where], "no plan can be read from 'none.json'"),
         (["verify", saved, where, "--memory", "1GiB"], "--memory says nothing beside a saved plan"),

@@ -22,6 +22,8 @@ from ...ir.graph import SourceLine
 _OURS = (str(Path(__file__).parents[2]) + os.sep, str(Path(torch.__file__).parent) + os.sep, "<")
 SPOKEN_FOR: list[SourceLine | None] = []
 """Where a program is run by somebody who knows better: the sources to use, innermost last."""
+_CLICK = f"-packages{os.sep}click{os.sep}"
+"""What calls us on the command line."""
 _STDLIB = sysconfig.get_path("stdlib") + os.sep
 
 
@@ -96,7 +98,7 @@ def place_of(frame: FrameType) -> tuple[str, str] | None:
 def _place(code: CodeType, module: str) -> tuple[str, str] | None:
     """File and function of a code object; None if it is to be passed over."""
     file = code.co_filename
-    if file.startswith(_OURS) or (file.startswith(_STDLIB) and "-packages" not in file):
+    if file.startswith(_OURS) or _CLICK in file or (file.startswith(_STDLIB) and "-packages" not in file):
         return None
     scope = code.co_qualname.rpartition("<locals>.")[2]
     return _short(file, module), "" if scope == "<module>" else scope
