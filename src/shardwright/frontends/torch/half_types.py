@@ -72,9 +72,12 @@ def as_computed(op: str, args: Sequence[Any], made: Any) -> Any:
 
 def _as_given(about: Statistics, args: Sequence[Any], gradient: Any, i: int) -> Any:
     """A gradient of a norm: in the type of what it is a gradient of, whatever fake tensors make of statistics."""
-    given = args[about.input]
-    parameter = next((args[p] for p in about.parameters if p < len(args) and args[p] is not None), given)
-    return None if gradient is None else gradient.to((given if i == 0 else parameter).dtype)
+    if gradient is None:
+        return None
+    operands = [x for x in args if x is None or isinstance(x, torch.Tensor)]
+    given: Any = operands[about.input]
+    parameter = next((operands[p] for p in about.parameters if operands[p] is not None), given)
+    return gradient.to((given if i == 0 else parameter).dtype)
 
 
 def half_norm(op: str, operands: Sequence[TensorType | None], device: str) -> tuple[Statistics, str] | None:
