@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import shardwright as sw
-
 from shardwright.errors import PropagationError
 from shardwright.ir.graph import Graph
 from shardwright.lower import lower

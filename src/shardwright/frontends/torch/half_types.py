@@ -74,7 +74,7 @@ def _as_given(about: Statistics, args: Sequence[Any], gradient: Any, i: int) -> 
     """A gradient of a norm: in the type of what it is a gradient of, whatever fake tensors make of statistics."""
     if gradient is None:
         return None
-    operands = [x for x in args if x is None or isinstance(x, torch.Tensor)]
+    operands: list[Any] = [x for x in args if x is None or isinstance(x, torch.Tensor)]
     given: Any = operands[about.input]
     parameter = next((operands[p] for p in about.parameters if operands[p] is not None), given)
     return gradient.to((given if i == 0 else parameter).dtype)
