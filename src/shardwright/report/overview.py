@@ -107,11 +107,11 @@ class Overview:
 
     @property
     def compute(self) -> int:
-        return self.schedule.timeline.compute
+        return self.schedule.compute
 
     @property
     def exposed(self) -> int:
-        return self.schedule.timeline.exposed
+        return self.schedule.waiting
 
     @property
     def communication(self) -> int:

@@ -40,6 +40,16 @@ class Schedule:
     starts: Mapping[int, int]
     """When each instruction starts."""
 
+    @property
+    def compute(self) -> int:
+        """What computing takes as it is scheduled: more than by itself where communication slows it down."""
+        return self.timeline.total - self.waiting
+
+    @property
+    def waiting(self) -> int:
+        """What compute stands still for: exposed communication."""
+        return sum(stall.end - stall.start for stall in self.stalls)
+
 
 def schedule_of(program: Program, hardware: Hardware, graph: Graph) -> Schedule:
     """Replay a Program's order."""

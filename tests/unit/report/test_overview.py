@@ -198,3 +198,14 @@ def test_names_of_the_user_cannot_act():
 def test_everything_is_there_when_asked_for():
     plan = step_plan("d=4", layers=2)
     assert all(f"  {name}: {spec}" in plan.text(all=True) for name, spec in plan.specs.items())
+
+
+def test_figures_add_up_where_communication_slows_compute_down():
+    from dataclasses import replace
+
+    plan = step_plan("d=4", layers=2, recipe="zero3")
+    view = replace(plan.overview, hardware=replace(plan.overview.hardware, contention=40))
+    assert view.step == view.compute + view.exposed == sum(module.total.time for module in view.modules)
+    assert view.step == simulate(view.program, view.hardware, view.plan.complete.graph).total
+    assert view.compute >= plan.overview.compute
+    assert sum(view.schedule.exposed.values()) == view.exposed
