@@ -13,11 +13,11 @@ pytest.importorskip("torch")
 FOLDER = Path(__file__).parents[1] / "examples"
 SHORT = {
     "shard_by_hand.py": ["by hand: equal to NumPy True", "chosen: equal to NumPy True"],
-    "plan_and_train.py": ["step 2: ", "on 4 devices"],
-    "read_a_plan.py": ["read again: True True"],
     "prove_mine.py": ["gradient of down.weight is not what", "proven equal to the single program on dp=2"],
 }
 LONG = {
+    "read_a_plan.py": ["read again: True True"],
+    "plan_and_train.py": ["step 2: ", "on 4 devices"],
     "own_operator.py": ["P(sum), R -> P(sum)", "bilinear in x and scale"],
     "train_llama.py": ["step"],
     "finetune_lora.py": [""],
