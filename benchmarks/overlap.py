@@ -75,6 +75,10 @@ class HostClock:
     def between(self, one: float, other: float) -> float:
         return other - one
 
+    def taken(self) -> float | None:
+        """Seconds that links were taken: as long as they were told."""
+        return None
+
     def settle(self) -> None:
         self.free = 0.0
 
@@ -85,6 +89,7 @@ class GpuClock:
     def __init__(self) -> None:
         self.link = torch.cuda.Stream()
         self.per_second = self._cycles()
+        self.slept: list[tuple[Any, Any]] = []
 
     def _cycles(self) -> float:
         """What a second is to the kernel that sleeps."""
@@ -101,13 +106,20 @@ class GpuClock:
         return event
 
     def begin(self, seconds: float) -> Any:
-        here, done = self.mark(), torch.cuda.Event()
+        here, done = self.mark(), torch.cuda.Event(enable_timing=True)
         with torch.cuda.stream(self.link):
             self.link.wait_event(here)
+            since = self.mark()
             if seconds:
                 torch.cuda._sleep(round(seconds * self.per_second))
             done.record()
+        self.slept.append((since, done))
         return done
+
+    def taken(self) -> float | None:
+        """A kernel sleeps for a number of cycles, which last longer while the device computes: its clock goes down."""
+        found, self.slept = sum(self.between(*pair) for pair in self.slept), []
+        return found
 
     def wait(self, until: Any) -> None:
         torch.cuda.current_stream().wait_event(until)
@@ -131,6 +143,9 @@ class Rank:
     clock: Any
     device: str = "cpu"
     visit: Callable[[Any, Callable[[], Any]], Any] = field(default=lambda node, call: call())
+
+    stretch: float = 1.0
+    """How much longer than told links were taken in the last step."""
 
     def __post_init__(self) -> None:
         self.starts = [event for event in self.program.order if event.kind == START]
@@ -191,10 +206,12 @@ class Rank:
         computed()
         end = marks[-1][1]
         clock.settle()
+        taken, told = clock.taken(), sum(self.seconds)
+        self.stretch = taken / told if taken and told else 1.0
         pieces = [round(clock.between(*pair) * PS) for pair in marks]
-        told = [0] * len(self.program.instrs) + pieces
+        times = [0] * len(self.program.instrs) + pieces
         instrs = (*self.program.instrs, *([self.program.instrs[0]] * len(pieces)))
-        return clock.between(start, end), replace(self.program, instrs=instrs, order=tuple(events)), told
+        return clock.between(start, end), replace(self.program, instrs=instrs, order=tuple(events)), times
 
 
 def simulated(did: Program, times: Sequence[int], hardware: Hardware) -> tuple[float, float, float]:
@@ -204,8 +221,8 @@ def simulated(did: Program, times: Sequence[int], hardware: Hardware) -> tuple[f
 
 
 def linked(hardware: Hardware, axis: str, bytes_a_second: float) -> Hardware:
-    """The same machine with a link of which only the rate counts."""
-    return hardware.with_links({axis: Link(0.0, max(1, round(bytes_a_second)))})
+    """The same machine with a link of which only the rate counts: who sleeps slows nobody down."""
+    return replace(hardware, contention=0).with_links({axis: Link(0.0, max(1, round(bytes_a_second)))})
 
 
 # -- the benchmark ---------------------------------------------------------------------------------------------
@@ -242,7 +259,8 @@ def measure(plan: Any, factor: float, compute: float, told: argparse.Namespace) 
     for n in range(told.steps + 2):
         seconds, did, pieces = rank.run(inputs_of(plan, 0, told.words, told.device))
         if n >= 2:
-            rows.append((seconds, *simulated(did, pieces, hardware)))
+            as_taken = linked(plan.hardware, "dp", rate / rank.stretch).on(plan.program.mesh)
+            rows.append((seconds, *simulated(did, pieces, as_taken)))
     ratio = statistics.median(row[0] / row[1] for row in rows)
     took, said, worked, sent = (statistics.median(column) * 1e3 for column in zip(*rows))
     return [

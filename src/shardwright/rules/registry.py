@@ -355,11 +355,20 @@ def node_rule(graph: Graph, node: Node) -> OpShardingRule:
     return found
 
 
+_SUMMING_FORMS = ("take", "take_along")
+
+
 def _without_sums(rule: OpShardingRule, booleans: Sequence[bool]) -> OpShardingRule:
-    """The rule of a call with boolean results: a sum of booleans is an "or", and parts of one do not add up."""
+    """The rule of a call with boolean results: a sum of booleans is an "or", and parts of one do not add up.
+
+    A lookup of which each device has a part of the rows is such a sum, too.
+    """
     sums = {f for result, is_bool in zip(rule.reductions, booleans) if is_bool for f, kind in result if kind == "sum"}
+    sums |= {f for f, factor in enumerate(rule.factors) if factor.form in _SUMMING_FORMS}
     if not sums:
         return rule
-    factors = tuple(changed(factor, whole=True) if f in sums else factor for f, factor in enumerate(rule.factors))
+    factors = tuple(
+        changed(factor, whole=True, form=None) if f in sums else factor for f, factor in enumerate(rule.factors)
+    )
     reductions = tuple(tuple(pair for pair in result if pair[0] not in sums) for result in rule.reductions)
     return changed(rule, factors=factors, reductions=reductions)
