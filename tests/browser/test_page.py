@@ -213,7 +213,9 @@ def test_the_cursor_shows_what_is_alive(browser: Any, page: Any) -> None:
     show(browser, "Summary")
     browser.find_element(By.CSS_SELECTOR, ".note button").click()
     if plan.overview.memory.event >= 0:
-        assert f"{plan.memory / 2**30:.2f} GiB" in browser.find_element(By.ID, "aliveHead").text or plan.memory < 2**30
+        assert ask(browser, "shardwrightReport.inUse()") == plan.memory
+    rows = browser.find_elements(By.CSS_SELECTOR, "#alive tr.row")
+    assert 0 < len(rows) <= 20
 
 
 def test_downloads_and_looks(browser: Any, page: Any) -> None:

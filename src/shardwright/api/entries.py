@@ -14,7 +14,7 @@ from ..frontends.base import BACKWARD, CONSTANT, FORWARD, NORM, OPTION, UPDATE, 
 from ..ir.digest import program_digest
 from ..ir.lifetimes import lifetimes
 from ..ir.program import Program
-from ..lower import ordered
+from ..lower import ordered, without_repeats
 from ..lower.pieces import Piece, cut, rows_of
 from ..plans import Complete
 from ..proof.same import check_same
@@ -131,7 +131,8 @@ class Entry:
     def _part(self, piece: Piece) -> Part:
         """A piece, proven and compiled."""
         graph, planner = self.plan.complete.graph, self.plan.planner
-        program = ordered(piece.program, planner.hardware, piece.complete.graph, limit=planner.limit)
+        program = without_repeats(piece.program, piece.complete.kept, planner.limit)
+        program = ordered(program, planner.hardware, piece.complete.graph, limit=planner.limit)
         slots: dict[int, int | str] = {value: i for i, value in enumerate(graph.inputs)}
         slots.update({graph.outputs[o]: i for i, o in graph.updates if graph.node_of(graph.outputs[o]) is not None})
         if self.plan.verified == "on":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import platform
+import re
 import sys
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
@@ -131,10 +132,15 @@ def place_of_rule(op: str, source: Any) -> str | None:
         file = Path(code.co_filename)
         shown = file.relative_to(root.parent) if file.is_relative_to(root.parent) else file
         return f"{shown}:{code.co_firstlineno}"
-    for folder in ("rules", "frontends"):
-        for path in sorted((root / folder).rglob("*.py")):
-            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-                if f'"{op}"' in line:
+    short = op.split(".")[1] if "." in op else op
+    files = [*sorted((root / "rules").rglob("*.py")), *sorted((root / "frontends").glob("*/ops/*.py"))]
+    lines = [(path, n, line.split("#")[0]) for path in files
+             for n, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)]  # fmt: skip
+    for form in ('"{}":', 'rule\\("{}"', """["' ]{}["' ]"""):  # where it is written out, before where it is listed
+        for name in dict.fromkeys((op, short)):
+            pattern = re.compile(form.format(re.escape(name)))
+            for path, number, line in lines:
+                if pattern.search(line):
                     return f"{path.relative_to(root.parent)}:{number}"
     return None
 

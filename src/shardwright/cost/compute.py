@@ -131,7 +131,7 @@ def compute_cost(
     >>> tp, none = DeviceMesh("tp=8").axes, ()
     >>> whole, split = (compute_cost(rule, "matmul", (a, none, none), "bf16", H100) for a in (none, tp))
     >>> whole // 10**6, split // 10**6
-    (165, 32)
+    (211, 36)
     """
     names = [dtype] * len(rule.tensors) if isinstance(dtype, str) else list(dtype)
     local = local_sizes(rule, axes)

@@ -41,6 +41,7 @@ dp = "network"
 [overlap]                             # percent of the time that shows; without: all of it
 weight = 25
 gradient = 25
+contention = 0                        # percent that compute takes longer while a collective is under way
 ```
 
 Unknown fields, wrong types and figures that cannot be are errors that name the field.
@@ -175,7 +176,7 @@ def _hardware(file: _Table) -> Hardware:
         if kind in compute.data
     )
     overlap = file.table("overlap")
-    overlap.only("weight", "gradient")
+    overlap.only("weight", "gradient", "contention")
     found = Hardware(
         name=file.text("name"),
         flops=_flops(file.table("tflops")),
@@ -190,6 +191,7 @@ def _hardware(file: _Table) -> Hardware:
         node=node.whole("devices"),
         nodes=node.whole("nodes"),
         classes=classes,
+        contention=overlap.percent("contention", 0),
         overlap=Overlap(overlap.percent("weight", 100), overlap.percent("gradient", 100)),
     )
     axes = file.table("axes")
@@ -280,10 +282,12 @@ def _lines(hardware: Hardware) -> Iterator[str]:
     told = {axis: name for axis, wire in hardware.links for name in own if own[name] == wire and name in LINK_NAMES}
     if told:
         yield from ("", "[axes]", *(f"{axis} = {_quoted(name)}" for axis, name in told.items()))
-    if hardware.overlap != NO_OVERLAP:
+    if hardware.overlap != NO_OVERLAP or hardware.contention:
         yield from ("", "[overlap]")
         yield f"weight = {hardware.overlap.weight}"
         yield f"gradient = {hardware.overlap.gradient}"
+        if hardware.contention:
+            yield f"contention = {hardware.contention}"
 
 
 def _roofline_lines(roofline: Roofline) -> Iterator[str]:

@@ -119,6 +119,9 @@ class Hardware:
     classes: tuple[tuple[str, Roofline], ...] = ()
     """Cost class -> its own constants."""
     overlap: Overlap = NO_OVERLAP
+    contention: int = 0
+    """Percent that compute takes longer while a collective is under way, whose kernels use the same device; 0 where it
+    was not measured."""
     compiled: bool = False
     """Whether programs run compiled: chains of pointwise ops are one pass over memory (`fusion`)."""
     mesh: DeviceMesh | None = None
@@ -131,6 +134,8 @@ class Hardware:
             raise HardwareError(f"{self.name}: every element type needs a rate above 0, and one type is needed")
         if min(self.bandwidth, self.memory, self.flops_percent, self.bytes_percent) <= 0 or self.launch < 0:
             raise HardwareError(f"{self.name}: bandwidth, memory and percentages must be above 0, launch not below")
+        if self.contention < 0:
+            raise HardwareError(f"{self.name}: contention is {self.contention}%, and must not be below 0")
         if any(count is not None and count < 1 for count in (self.node, self.nodes)):
             raise HardwareError(f"{self.name}: a node has one device at least, and there is one node at least")
         if self.network is not None and self.node is None:

@@ -38,7 +38,9 @@ def headline(view: Overview) -> str:
 
 def plan_text(view: Overview, everything: bool = False) -> str:
     """All that is printed; with ``everything`` nothing is folded away but equal layers."""
-    lines = [*_head(view), "", *_table(view, everything), ""]
+    folded = any(module.count > 1 for top in view.modules for module in top.walk())
+    lines = [*_head(view), "(figures of a row are of all its layers together)" if folded else ""]
+    lines += [*_table(view, everything), ""]
     lines += _traffic(view, everything)
     lines += _peak(view, everything)
     lines += _notes(view, everything)

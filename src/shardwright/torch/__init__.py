@@ -20,7 +20,13 @@ from __future__ import annotations
 
 import warnings
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+
+if find_spec("torch") is None:
+    raise ModuleNotFoundError(
+        "shardwright.torch needs PyTorch, which is not installed: pip install 'shardwright[torch]'", name="torch"
+    )
 
 from ..api.batches import data_rank
 from ..api.steps import shard_step, train_step

@@ -34,7 +34,7 @@ def small():
 """
 VERBS = {
     "plan", "explain", "compare", "verify", "prove", "run", "discover", "audit", "calibrate", "rules", "presets",
-    "doctor",
+    "doctor", "fuzz",
 }  # fmt: skip
 
 
@@ -268,7 +268,7 @@ PROGRAMS = {
     "keywords say mesh, which the command line says": ("other", "def other(): return *program(), {'mesh': 'd=8'}"),
     "other fails: KeyError: 'lost'": ("other", "def other(): return {}['lost']"),
     "prog.py fails: ZeroDivisionError": ("other", "1 / 0"),
-    "the program fails at prog.py:": (
+    "TraceError: bad fails: RuntimeError: ours\n  at          prog.py:": (
         "other",
         "def bad(x): raise RuntimeError('ours')\ndef other(): return bad, [np.ones(3)]",
     ),
@@ -309,7 +309,9 @@ def test_faults_of_ours_and_debug(where, monkeypatch):
 
 def test_ctrl_c(tmp_path):
     (tmp_path / "prog.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(60)\n")
-    start = "from shardwright.cli import main; main()"
+    # A shell that starts this in the background has interrupts ignored, and children inherit that.
+    start = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    start += "from shardwright.cli import main; main()"
     command = [sys.executable, "-c", start, "plan", f"{tmp_path}/prog.py:f", "--mesh", "d=2"]
     done = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
     assert done.stdout is not None

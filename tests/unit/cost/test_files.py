@@ -50,6 +50,8 @@ def test_a_file_is_hardware(tmp_path: Path) -> None:
         *(hardware_of(name) for name in preset_names()),
         VIRTUAL,
         hardware_of("h100x4", links={"dp": "network", "tp": "nvlink"}),
+        replace(H100, contention=30),
+        replace(H100, contention=30, overlap=Overlap()),
         replace(H100, overlap=Overlap(10, 0), classes=(("sort", Roofline(1e-6, 5, 300)),)),
         replace(H100, classes=(("attention", Roofline(1e-6, 5, 300, 3_360_000_000_001, 0)),)),
         replace(H100, classes=(("attention", Roofline(1e-6, 5, 300, 0, 132)),)),

@@ -68,11 +68,13 @@ const rowOf = new Map();
 for (const row of flat) if (!rowOf.has(row.id)) rowOf.set(row.id, row);
 for (const row of flat) if (row.depth < 2) state.open.add(row);
 
-// The event that is under way at a time; -1 before the first.
+// The event that is under way at a time, -1 before the first; of several that begin together the one that holds most.
 function eventAt(at) {
   let low = 0, high = eventCount;
   while (low < high) { const mid = (low + high) >> 1; if (eventTimes[mid] <= at) low = mid + 1; else high = mid; }
-  return low - 1;
+  let found = low - 1;
+  for (let e = found - 1; e >= 0 && eventTimes[e] === eventTimes[low - 1]; e--) if (memoryAt[e + 1] > memoryAt[found + 1]) found = e;
+  return found;
 }
 
 // -- selection and cursor -----------------------------------------------------------------------------------
@@ -505,4 +507,4 @@ addEventListener("keydown", (event) => {
 });
 state.cursor = O.peak.at_ps;
 show("Summary");
-window.shardwrightReport = { state, data: D, peak, exports, slices, ready: performance.now() - began };
+window.shardwrightReport = { state, data: D, peak, inUse: () => memoryAt[eventAt(state.cursor) + 1], exports, slices, ready: performance.now() - began };
