@@ -40,9 +40,6 @@ AMPERE = {"f32": 19.5, "f64": 19.5} | dict.fromkeys(("bf16", "f16", "f8e4m3", "f
 BLACKWELL = {"f32": 75.0, "f64": 37.0, "bf16": 2250.0, "f16": 2250.0} | dict.fromkeys(
     ("f8e4m3", "f8e5m2", "i8", "u8"), 4500.0
 )
-FIT = Roofline(3.2e-6, 94, 104)
-"""c0, a, b fitted to measured bf16 products on H100; A100 and B200 are taken to reach as much of their own peaks."""
-
 MACHINES = {
     # preset: (system in the file, name, tera-operations a second, GB/s, GB, sheet)
     "a100": ("a100_sxm", "A100 SXM", AMPERE, 2039, 80, "NVIDIA A100 SXM4 80 GB data sheet"),
@@ -51,16 +48,21 @@ MACHINES = {
     "b200": ("b200_sxm", "B200 SXM", BLACKWELL, 7700, 180, "NVIDIA HGX B200 data sheet"),
 }
 H200 = {
-    "matmul": Roofline(3.48e-6, 118, 79),
+    "matmul": Roofline(3.48e-6, 133, 79, unaligned_percent=620),
     "attention": Roofline(5.16e-6, 81, 67, 3_360 * GIGA, 132),
-    "pointwise": Roofline(1.08e-6, 0, 110),
-    "reduce": Roofline(5.06e-6, 0, 121),
-    "memory": Roofline(1.08e-6, 0, 110),
-    "gather": Roofline(1.36e-6, 0, 119),
+    "pointwise": Roofline(2.02e-6, 0, 120, unlike_percent=182),
+    "reduce": Roofline(3.88e-6, 0, 170),
+    "memory": Roofline(2.02e-6, 0, 140),
+    "gather": Roofline(2.6e-6, 0, 119),
     "sort": Roofline(13.7e-6, 0, 769),
+    "update": Roofline(1e-6, 0, 185),
+    "fused": Roofline(2.5e-6, 0, 120),
 }
-"""What `benchmarks/cost_accuracy.py --gpu` printed.  Memory is pointwise's: of that class only transposing copies were
-measured, which take seven times as long as plain ones do, and most ops of the class copy plainly."""
+"""Attention, sorting and what starting a product takes: `benchmarks/cost_accuracy.py --gpu`.  All else: steps of GPT-2
+and ViT, op by op (`benchmarks/gpu_ops.py`), products and fused kernels by whole compiled steps of these two
+(`benchmarks/gpu_step.py`).  A device that gives all its power to products is slower than in single ones (118%)."""
+A100_PRODUCTS = 118
+"""A100's products, as single ones of an H200: it has power enough for its peak."""
 UNITS = {"a100": 108, "h100": 132, "h200": 132, "b200": 148}
 """Multiprocessors."""
 A100_RATE = 200
@@ -82,19 +84,21 @@ def attention(name: str) -> Roofline:
     return replace(found, flops_percent=round(100 * left * AMPERE["bf16"] * TERA / flops))
 
 
-MEASURED = "NVIDIA H200, PyTorch 2.11.0+cu130, 2026-11-15, benchmarks/cost_accuracy.py --gpu"
-SCALED = (
-    f"attention: scaled from measurements ({MEASURED}) by peak, bandwidth and number of multiprocessors, not measured"
-)
+STEPS = "PyTorch 2.11.0+cu130, steps of GPT-2 and ViT, 2026-11-18, benchmarks/gpu_ops.py and gpu_step.py"
+OWN = f"constants of cost classes: in percent of its own peak and bandwidth as measured on an H200 ({STEPS})"
+SCALED = "attention: scaled from H200 by peak, bandwidth and number of multiprocessors, not measured"
 COMPUTE_SOURCE = {
-    "a100": f"{SCALED}; its products so that heads of 128 reach the 200 TFLOP/s that kernels are said to",
-    "h100": SCALED,
+    "a100": f"{OWN}, not measured; products as single ones on H200, since an A100 has power enough for its peak; "
+    f"{SCALED}; its products so that heads of 128 reach the 200 TFLOP/s that kernels are said to",
+    "h100": f"{OWN}, which has the same chip; {SCALED}",
     "h200": (
-        f"constants of cost classes: fits to measurements ({MEASURED}), attention with heads of 64 and 128, forward "
-        f"and backward; convolution as matrix products; memory as pointwise, since of copies only transposing ones "
-        f"were measured, which take seven times as long as plain ones"
+        "constants of cost classes: NVIDIA H200, PyTorch 2.11.0+cu130: start-up, attention with heads of 64 and 128, "
+        "sorting from single ops (2026-11-15, benchmarks/cost_accuracy.py --gpu), pointwise, reductions, copies and "
+        "updates from every op of a step of GPT-2 and ViT (2026-11-18, benchmarks/gpu_ops.py), products from whole "
+        "compiled steps of these two, in which a device that gives all its power to products is slower by an eighth "
+        "than in single ones (benchmarks/gpu_step.py); convolution as matrix products"
     ),
-    "b200": SCALED,
+    "b200": f"{OWN}, not measured; {SCALED}",
 }
 
 NETWORK_SOURCE = (
@@ -161,10 +165,9 @@ def _loglog(known: dict[int, float], size: int) -> float:
 def preset(name: str, series: Series) -> Hardware:
     system, title, rates, bandwidth, memory, sheet = MACHINES[name]
     rates = {**rates, "c64": rates["f32"] / 4, "c128": rates["f64"] / 4}
-    products = H200["matmul"] if name == "h200" else FIT
-    like = "" if name == "h100" else ", taken over from H100"
-    general = f"constants: fit of c0 + a*flops/peak + b*bytes/bandwidth to measured bf16 products{like}; "
-    own = {kind: found for kind, found in H200.items() if kind != "matmul"} if name == "h200" else {}
+    products = H200["matmul"]
+    if name == "a100":
+        products = replace(products, flops_percent=A100_PRODUCTS)
     return Hardware(
         name=title,
         flops=tuple((dtype, round(rate * TERA)) for dtype, rate in rates.items()),
@@ -176,13 +179,13 @@ def preset(name: str, series: Series) -> Hardware:
         bytes_percent=products.bytes_percent,
         source=(
             f"peaks, bandwidth and memory: {sheet}, dense rates, f32 without TF32, complex a quarter of real; "
-            f"{'' if name == 'h200' else general}{COMPUTE_SOURCE[name]}; "
+            f"{COMPUTE_SOURCE[name]}; "
             f"NVLink: NCCL on 2, 4 and 8 GPUs, measured by NVIDIA (ai-dynamo/aiconfigurator, Apache-2.0), made to "
             f"grow; {NETWORK_SOURCE}"
         ),
         network=network(),
         node=8,
-        classes=tuple((own | {"attention": attention(name)}).items()),
+        classes=tuple((H200 | {"matmul": products, "attention": attention(name)}).items()),
         overlap=OVERLAPPED,
     )
 

@@ -13,6 +13,7 @@ over.  Nothing here names an op: what an op is like is its record's class.
 | `hardware` | `hardware_of`: a machine by name (``h100x4``), by file, or Alpa's (`alpha_beta`); `H100` and `VIRTUAL` |
 | `fit` | from measurements to tables and constants, for `tools/make_presets.py` and calibrate |
 | `compute` | `compute_cost`: an op by its cost class; the classes; `Work`: operations, scores and tiles |
+| `fusion` | `fused_times`: what compiled programs take, where chains of pointwise ops are one kernel |
 | `comm` | `communication_cost`: a collective, and a list of resharding steps; from bytes sent to messages |
 | `overlap` | `graph_roles`, `program_roles`: which collectives can hide behind compute |
 | `memory` | `memory_cost` of an op's results; `peak_live`, liveness over any list of steps |

@@ -21,18 +21,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
 from ...errors import ShardwrightError, SpecError
+from ...ir.program import Program
 from ..engine import AUTO, GRAPH, OFF, ON, check_form
 from .agreement import text_digest
 from .emission import emit
 from .private import below_autograd, compile_ahead
-
-if TYPE_CHECKING:
-    from .engine import CompiledRank
 
 _log = logging.getLogger("shardwright")
 WARM, TIMED = 2, 3
@@ -67,10 +65,20 @@ class Trial:
         return median(self.seconds[WARM:])
 
 
+class Rank(Protocol):
+    """One rank's part of a program: `engine.CompiledRank`, which stands above this file."""
+
+    program: Program
+    engine: Any
+
+    @property
+    def code(self) -> str: ...
+
+
 class Forms:
     """The forms of one rank's program, and which of them runs."""
 
-    def __init__(self, rank: CompiledRank, emitted: Call) -> None:
+    def __init__(self, rank: Rank, emitted: Call) -> None:
         self.rank, self.emitted = rank, emitted
         self.wish, self.limit = OFF, 0
         self.running: Call = emitted
@@ -212,7 +220,7 @@ def _restored(inputs: list[Any], copies: Sequence[Any]) -> list[Any]:
     return inputs
 
 
-def compiled_form(rank: CompiledRank, inputs: Sequence[Any], graph: bool = False) -> Call:
+def compiled_form(rank: Rank, inputs: Sequence[Any], graph: bool = False) -> Call:
     """The program of a rank, compiled for inputs like these; a call empties its list, and writes over donated state."""
     engine = rank.engine
     module = emit(rank.program, engine.position, engine.groups, engine.device, donated=True, fused=False)
