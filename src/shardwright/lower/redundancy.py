@@ -26,6 +26,7 @@ from .lowering import LOCAL_STEPS, step_instr
 
 Repeat = tuple[int, int]
 """An instruction, and the value, there before it, that it makes."""
+_GATHERS = ("all_gather",)
 _MOST_TRIED = 64
 """Repeats that are tried one by one where all of them together take too much memory."""
 
@@ -148,7 +149,7 @@ class _Direct:
         self.instead: dict[int, int] = {}
         """Parts that were there before they were gathered."""
         for n, instr in enumerate(program.instrs):
-            if instr.op == "all_gather" and _is_step(instr):
+            if instr.op in _GATHERS and _is_step(instr):
                 self._try(n, instr)
 
     @property
