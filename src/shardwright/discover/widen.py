@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from .cases import names_dims
 from .operator import Operator, Sample, leaves, slots_in
 
 
@@ -79,17 +80,13 @@ def _other_values(operator: Operator, name: str, value: Any, sample: Sample) -> 
     rank = max((array.ndim for array in sample.tensors), default=0)
     if isinstance(value, bool) or kind.startswith("bool"):
         yield not value
-    elif _names_dims(name):
+    elif names_dims(operator, name):
         dims = [*range(rank), *range(-rank, 0)]
         yield from ([dim] for dim in dims) if "[" in kind or isinstance(value, (list, tuple)) else dims
     elif isinstance(value, float) or kind.startswith(("Scalar", "float", "number")):
         yield from (-2.0, 0.5, 3.0, 0.0, float("inf"), float("-inf"))
     elif isinstance(value, int):
         yield from (value + 1, value - 1)
-
-
-def _names_dims(name: str) -> bool:
-    return name.rstrip("s0123456789_") in ("dim", "axi", "axe")
 
 
 def runs(operator: Operator, sample: Sample) -> bool:
