@@ -24,9 +24,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 WORLDS = (2, 3, 4, 5)
 MOST_ELEMENTS = 3000
 POSITIONS = {"index", "indices", "pivots", "LU_pivots", "target", "offsets", "sorter", "repeats"}
-WORDS = ("sum", "mean", "none", "prod", "amax", "amin", "reflect", "constant", "replicate", "circular", "trunc",
-         "floor", "linear", "nearest", "lower", "higher", "midpoint", "valid", "same", "fro", "nuc", "tanh", "ortho", "forward",
-         "backward", "ij", "xy", "L", "U", "left", "right", "bilinear", "nearest-exact", "area")  # fmt: skip
+WORDS = (
+    "sum", "mean", "none", "prod", "amax", "amin", "reflect", "constant", "replicate", "circular", "trunc",
+    "floor", "linear", "nearest", "lower", "higher", "midpoint", "valid", "same", "fro", "nuc", "tanh",
+    "ortho", "forward", "backward", "ij", "xy", "L", "U", "left", "right", "bilinear", "nearest-exact", "area",
+)  # fmt: skip
 
 
 @dataclass

@@ -43,10 +43,14 @@ class Strength:
     """Narrowings before what still fails is dropped."""
     rows: int = 1500
     """Rows tried on calls that were drawn after the last narrowing."""
+    most: int = 2500
+    """Calls drawn in all."""
 
 
 FULL = Strength()
-LIGHT = Strength(calls=16, seeds=2, around=40, per_rule=8, tries=3, rounds=16, rows=400)
+LIGHT = Strength(calls=16, seeds=2, around=40, per_rule=8, tries=3, rounds=16, rows=400, most=900)
+SWIFT = Strength(calls=8, seeds=1, around=24, per_rule=4, tries=2, rounds=8, rows=60, most=160)
+"""For all operators in one go."""
 
 
 @dataclass
@@ -145,6 +149,7 @@ class Pool:
     inserts: int
     like: Table
     """A table of such a call: its number of tensors and of results."""
+    most: int = 1 << 30
     targets: list[Target] = field(default_factory=list)
     names: tuple[str, ...] = ()
 
@@ -158,10 +163,12 @@ class Pool:
 
     def draw(self, sample: Sample) -> Target | None:
         """One more, near a sample; None where there is none that can be judged."""
-        fresh = self.drawer.near(sample)
+        fresh = self.drawer.near(sample) if len(self.targets) < self.most else None
         return None if fresh is None else self.add(fresh)
 
     def add(self, fresh: Sample) -> Target | None:
+        if len(self.targets) >= self.most:
+            return None
         target = self.target_of(fresh)
         if target is not None:
             self.targets.append(target)

@@ -123,10 +123,12 @@ class Drawer:
                 yield sample.with_tensors(tuple(change(a) if t in chosen else a for t, a in enumerate(sample.tensors)))
 
     def _resized(self, sample: Sample) -> Iterator[Sample]:
-        """Each size of each tensor alone to 1, a little and much longer, and shorter."""
+        """Each size of each tensor alone to 1, a little and much longer, and shorter; and to sizes that the code names,
+        of a whole dim or of one of two shards."""
+        named = [other for size in self.named.sizes[:6] if size > 2 for other in (size, 2 * size)]
         for tensor, shape in enumerate(sample.shapes):
             for dim, size in enumerate(shape):
-                for new in dict.fromkeys((1, size + 1, size - 1, 2 * size)):
+                for new in dict.fromkeys((*named, 1, size + 1, size - 1, 2 * size)):
                     if new > 0 and new != size:
                         shapes = [list(s) for s in sample.shapes]
                         shapes[tensor][dim] = new

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import DiscoverError
 from .analyse import category, factor_line, properties, varying
-from .attack import FULL, LIGHT, Strength
+from .attack import FULL, LIGHT, SWIFT, Strength
 from .cases import dim_arguments
 from .confirm import confirm
 from .fresh import Drawer, dims_by_behaviour
@@ -47,22 +47,35 @@ class Effort:
 
 THOROUGH = Effort()
 QUICK = Effort(samples=6, more=4, variants=2, combinations=8_000, rich=2, attack=LIGHT)
-"""For all operators at once."""
+"""Fewer calls."""
+SURVEY = replace(QUICK, attack=SWIFT)
+"""For all operators at once: a survey.  What is to be relied on is studied for itself."""
 
 
-def discover(target: object, effort: Effort = THOROUGH) -> list[Statement]:
+def discover(
+    target: object, effort: Effort = THOROUGH, calls: Sequence[str] = (), backward: bool = False
+) -> list[Statement]:
     """What is found of an operator, one statement for each ATen overload that its samples call.
 
-    A function that makes several ATen calls is studied as it stands.
+    A function that makes several ATen calls is studied as it stands.  `calls` are calls to start from, as text:
+    ``"op(f32[8, 6], dim=1)"``; `backward` asks for the rule of the gradient.
     """
-    from .torch.ops import torch_operator
+    from .torch.own import gradient_of, torch_operator_of, with_mutations, written_call
     from .torch.samples import samples_of
 
-    operator = torch_operator(target)
-    return _studied(operator, samples_of(operator, max(effort.samples, _AT_HAND)), effort)
+    operator = torch_operator_of(target)
+    if calls:
+        samples = [written_call(operator, text) for text in calls]
+    else:
+        samples = samples_of(operator, max(effort.samples, _AT_HAND))
+    operator = with_mutations(operator, samples)
+    if backward:
+        gradient, pulled = gradient_of(operator, samples)
+        return [study(gradient, pulled, effort)]
+    return _studied(operator, samples, effort)
 
 
-def discover_entry(name: str, effort: Effort = QUICK) -> list[Statement]:
+def discover_entry(name: str, effort: Effort = SURVEY) -> list[Statement]:
     """The same for an entry of PyTorch's OpInfo database, variants such as ``div.floor_rounding`` included."""
     from .torch.samples import opinfo_operator, samples_from_opinfo
 
@@ -71,6 +84,7 @@ def discover_entry(name: str, effort: Effort = QUICK) -> list[Statement]:
 
 def _studied(operator: Operator, samples: Sequence[Sample], effort: Effort) -> list[Statement]:
     from .torch.ops import resolved, study_of
+    from .torch.own import with_facts
 
     made = [study_of(operator, sample) for sample in samples] if not operator.overload else []
     groups: dict[str, tuple[Operator, list[Sample]]] = {}
@@ -79,10 +93,10 @@ def _studied(operator: Operator, samples: Sequence[Sample], effort: Effort) -> l
             groups.setdefault(found[0].overload, (found[0], []))[1].append(found[1])
     if made and all(made) and groups:
         ordered = sorted(groups.values(), key=lambda group: -len(group[1]))
-        return [study(replace(aten, name=operator.name), calls, effort) for aten, calls in ordered]
+        return [study(with_facts(replace(aten, name=operator.name)), calls, effort) for aten, calls in ordered]
     if samples:
         operator = resolved(operator, samples[0])
-    return [study(operator, samples, effort)]
+    return [study(with_facts(operator), samples, effort)]
 
 
 _AT_HAND = 48

@@ -110,7 +110,8 @@ def _stated(search: Search, tables: Sequence[Table], drawer: Drawer | None, stre
         rules = [rule for template, atoms in search.found() for rule in search.as_rules(template, atoms)]
         return Synthesis(_ordered(rules), (), tuple(search.leftover()), situations=situations, inserts=search.inserts)
     search.numbers, search.dtypes = drawer.named.numbers, drawer.named.dtypes
-    siege = _Siege(search, Pool(search.operator, drawer, search.names, search.inserts, tables[0]), strength)
+    pool = Pool(search.operator, drawer, search.names, search.inserts, tables[0], strength.most)
+    siege = _Siege(search, pool, strength)
     kept = siege.outcome()
     rulings = [
         ((template, atoms), rule)
@@ -142,6 +143,9 @@ def _needed(template: Template, atoms: Sequence[Atom]) -> int:
 
 _MOST_VARIANTS = 3
 """Other numbers of tensors that rules are looked for of."""
+
+_MOST_TRANSPLANTS = 4
+"""Sets of arguments that calls of other ranks and dtypes are given."""
 
 _MOST_LESSONS = 8
 """Calls that refute one rule which the search learns from at once."""
@@ -201,7 +205,7 @@ class _Siege:
                 self._surrounded_rules.add(claim.key)
                 largest = max(seeds, key=lambda s: (len(s.shapes[0]), -sum(t.size for t in s.tensors)))
                 self.pool.surround(largest, self.strength.around, sizes_first=True)
-                self._transplant(rule, seeds[0])
+                self._transplant(rule, seeds)
             for attempt in range((wanted - inside) * self.strength.tries if seeds and not _silent(rule) else 0):
                 target = self.pool.draw(seeds[attempt % len(seeds)])
                 if target is not None and claim.rows(target):
@@ -212,22 +216,24 @@ class _Siege:
                     break
         return self.pool.targets[before:]
 
-    def _transplant(self, rule: Ruling, witness: Sample) -> None:
+    def _transplant(self, rule: Ruling, witnesses: Sequence[Sample]) -> None:
         """Calls of other ranks and dtypes moved into a rule's region: given the arguments that its condition reads."""
         operator = self.pool.operator
         uses = {name for atom in rule[1] for name in atom.expr.uses} - set(self.search.names)
-        values = witness.values(operator)
+        read = ({n: v for n, v in witness.values(operator).items() if n in uses} for witness in witnesses)
+        unlike = list({repr(sorted(values.items())): values for values in read}.values())
         seen: set[object] = set()
         for seed in self.seeds:
             features = seed.rank, seed.dtype
             if features in seen and not uses:
                 continue
             seen.add(features)
-            call: Sample | None = seed.table.sample
-            for name in uses & set(values):
-                call = with_value(operator, call, name, values[name]) if call is not None else None
-            if call is not None and (moved := self.pool.drawer.moved(call)) is not None:
-                self.pool.add(moved)
+            for values in unlike[:_MOST_TRANSPLANTS]:
+                call: Sample | None = seed.table.sample
+                for name, value in values.items():
+                    call = with_value(operator, call, name, value) if call is not None else None
+                if call is not None and (moved := self.pool.drawer.moved(call)) is not None:
+                    self.pool.add(moved)
 
     def _learned(self, rules: Sequence[Ruling], struck: Sequence[Struck]) -> bool:
         """Whether a rule was refuted; the search then knows the calls."""

@@ -90,7 +90,7 @@ def _other_values(operator: Operator, name: str, value: Any, sample: Sample) -> 
 
 
 def runs(operator: Operator, sample: Sample) -> bool:
-    """Whether the call gives a tensor."""
+    """Whether the call gives a tensor, or changes one."""
     library = operator.library
     tensors = [library.copy(library.tensor(array)) for array in sample.tensors]
     args, kwargs = sample.fill(tensors)
@@ -98,7 +98,7 @@ def runs(operator: Operator, sample: Sample) -> bool:
         result = operator.call(*args, **kwargs)
     except Exception:  # whatever the library raises: this call is no sample
         return False
-    return any(library.is_tensor(item) for item in leaves(result))
+    return bool(operator.mutates) or any(library.is_tensor(item) for item in leaves(result))
 
 
 def describe(operator: Operator, sample: Sample) -> str:
