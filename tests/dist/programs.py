@@ -14,8 +14,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from by_hand import Said, compile_graph
 from counting import Counted, started
+from shardwright.cost import hardware_of
 from shardwright.frontends.torch import capture, capture_step, prepare
 from shardwright.ir.program import Program
+from shardwright.lower import ordered
 from shardwright.run import VirtualEngine
 from shardwright.run.torch import TorchArrays, TorchEngine, scatter
 from shardwright.spec.mesh import DeviceMesh
@@ -79,6 +81,28 @@ def functions(sizes: tuple[int, int, int, int], compiler: str | None = None) -> 
     return run
 
 
+def turned() -> None:
+    """A sum of what was turned is sent as it lies in memory, alone and with others."""
+
+    def fn(x: Any, w: Any) -> Any:
+        one, other = ((x @ w).view(2, 3, 2, 5).permute(2, 3, 0, 1), (x @ -w).t())
+        return one.tanh().transpose(0, 2).reshape(6, 10), other.tanh()
+
+    generator = torch.Generator().manual_seed(0)
+    args = [torch.randn(shape, dtype=torch.float64, generator=generator) for shape in ((6, 4), (4, 10))]
+    captured = capture(fn, *args)
+    graph, on = captured.graph, DeviceMesh("dp=2, tp=2")
+    said = {graph.inputs[0]: ShardingSpec.of("[_, dp+tp]", on, 2), graph.inputs[1]: ShardingSpec.of("[dp+tp, _]", on, 2)}
+    for node in graph.nodes:
+        if node.op in ("aten.mm", "aten.view", "aten.permute", "aten.t"):
+            rank = graph.type(node.results[0]).rank
+            said[node.results[0]] = ShardingSpec.of(f"[{', '.join('_' * rank)}] // dp, tp", on, rank)
+    program = compile_graph(graph, on, Said(said)).program
+    assert [c.kind for c in program.collectives] == ["all_reduce"] * 2
+    check(program, args, fn(*args))
+    check(ordered(program, hardware_of("h100")), args, fn(*args))
+
+
 def training_step() -> None:
     """Forward, backward and the optimizer, with uneven weights."""
     torch.manual_seed(0)
@@ -102,6 +126,7 @@ def main() -> None:
         "even": functions((8, 4, 6, 4), "aot_eager"),
         "uneven": functions((5, 3, 7, 2)),
         "empty": functions((1, 3, 1, 2)),
+        "turned": turned,
         "step": training_step,
     }.items():
         work()

@@ -7,7 +7,7 @@ from launch import launch
 
 CHECKS = {
     "collectives.py": ("reduce", "nan", "gather", "scatter", "exchange", "groups", "under_way", "refused"),
-    "programs.py": ("even", "uneven", "empty", "step"),
+    "programs.py": ("even", "uneven", "empty", "turned", "step"),
     "state.py": ("sent", "held", "compared", "unlike"),
     "pending.py": ("trips", "parts", "doors", "steps"),
 }

@@ -14,11 +14,11 @@ from ..frontends.base import BACKWARD, CONSTANT, FORWARD, NORM, OPTION, UPDATE, 
 from ..ir.digest import program_digest
 from ..ir.lifetimes import lifetimes
 from ..ir.program import Program
-from ..lower import ordered
+from ..lower import ordered, without_repeats
 from ..lower.pieces import Piece, cut, rows_of
 from ..plans import Complete
 from ..proof.same import check_same
-from ..run.engine import Engine
+from ..run.engine import AUTO, OFF, Engine, check_form
 from ..run.runner import Runner
 from ..solve.planner import Planner
 from .proven import proven_for
@@ -73,7 +73,7 @@ class Part:
 class Entry:
     """The step for one shape of batch: what was captured, its plan, and its parts, ready to run."""
 
-    def __init__(self, plan: Planned, engine: Engine) -> None:
+    def __init__(self, plan: Planned, engine: Engine, compile: str | None = None) -> None:
         self.plan, self.source, self.engine = plan, plan.source, engine
         self.fingerprint = plan.source.fingerprint()
         self.trained = plan.source.trained()
@@ -88,6 +88,8 @@ class Entry:
         self._check_updates()
         form = self.source.form
         self.parts = self._cut() if form.accumulate > 1 or form.checked else [self._whole()]
+        if compile is not None:
+            self._choose_form(check_form(compile))
         self.shared = _shared(plan.program)
         """Outputs in the memory of state: the next step writes over it."""
         self.loaded: dict[int, Any] = {}
@@ -115,10 +117,22 @@ class Entry:
         self.plan.proven_pieces = len(parts) if self.plan.verified == "on" else 0
         return parts
 
+    def _choose_form(self, form: str) -> None:
+        for part in self.parts:
+            choose = getattr(part.compiled, "choose_form", None)
+            if choose is not None:
+                choose(form, self.plan.planner.limit)
+            elif form not in (OFF, AUTO):
+                raise SpecError(
+                    f"compile={form!r}, but the engine {self.engine.name!r} has nothing to compile",
+                    help='leave compile= out, or give engine="torch"',
+                )
+
     def _part(self, piece: Piece) -> Part:
         """A piece, proven and compiled."""
         graph, planner = self.plan.complete.graph, self.plan.planner
-        program = ordered(piece.program, planner.hardware, piece.complete.graph, limit=planner.limit)
+        program = without_repeats(piece.program, piece.complete.kept, planner.limit)
+        program = ordered(program, planner.hardware, piece.complete.graph, limit=planner.limit)
         slots: dict[int, int | str] = {value: i for i, value in enumerate(graph.inputs)}
         slots.update({graph.outputs[o]: i for i, o in graph.updates if graph.node_of(graph.outputs[o]) is not None})
         if self.plan.verified == "on":

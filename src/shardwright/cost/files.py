@@ -15,7 +15,11 @@ bf16 = 989.4
 launch_us = 3.2
 flops_percent = 94
 bytes_percent = 104
-[compute.attention]                   # the same for one cost class, where it differs; attention may have two more:
+[compute.matmul]                      # the same for one cost class, where it differs
+unaligned_percent = 600               # flops_percent of rows that do not begin at multiples of 16 bytes
+[compute.pointwise]
+unlike_percent = 180                  # bytes_percent of ops on several types or shapes
+[compute.attention]
 tscores = 3.36                        # 10**12 exponentials a second, one for each score
 units = 132                           # tiles that are worked on at once: multiprocessors
 
@@ -37,6 +41,7 @@ dp = "network"
 [overlap]                             # percent of the time that shows; without: all of it
 weight = 25
 gradient = 25
+contention = 0                        # percent that compute takes longer while a collective is under way
 ```
 
 Unknown fields, wrong types and figures that cannot be are errors that name the field.
@@ -53,7 +58,7 @@ from typing import Any
 from ..errors import HardwareError, ShardwrightError, near_misses
 from ..ir.nodes import ITEM_BYTES
 from ..spec.collective import COLLECTIVES
-from .compute import CLASSES, SCORED
+from .compute import CLASSES
 from .links import US, Link, LinkTable, Wire
 from .machine import LINK_NAMES, NO_OVERLAP, Hardware, Overlap, Roofline
 
@@ -62,6 +67,8 @@ GIGA, TERA = 10**9, 10**12
 _ROOT = ("schema", "name", "source", "memory_gb", "bandwidth_gbs", "tflops", "compute", "node", "network", "axes")
 _ROOFLINE = ("launch_us", "flops_percent", "bytes_percent")
 _SCORED = ("tscores", "units")
+_MORE = {"matmul": ("unaligned_percent",), "pointwise": ("unlike_percent",), "attention": _SCORED}
+"""Figures that single classes have."""
 
 
 def read_hardware(path: str | Path) -> Hardware:
@@ -164,12 +171,12 @@ def _hardware(file: _Table) -> Hardware:
     network.only("link")
     general = _roofline(compute, Roofline())
     classes = tuple(
-        (kind, _roofline(compute.table(kind), general, (*_ROOFLINE, *(_SCORED if kind in SCORED else ()))))
+        (kind, _roofline(compute.table(kind), general, (*_ROOFLINE, *_MORE.get(kind, ()))))
         for kind in CLASSES
         if kind in compute.data
     )
     overlap = file.table("overlap")
-    overlap.only("weight", "gradient")
+    overlap.only("weight", "gradient", "contention")
     found = Hardware(
         name=file.text("name"),
         flops=_flops(file.table("tflops")),
@@ -184,6 +191,7 @@ def _hardware(file: _Table) -> Hardware:
         node=node.whole("devices"),
         nodes=node.whole("nodes"),
         classes=classes,
+        contention=overlap.percent("contention", 0),
         overlap=Overlap(overlap.percent("weight", 100), overlap.percent("gradient", 100)),
     )
     axes = file.table("axes")
@@ -204,6 +212,8 @@ def _roofline(table: _Table, default: Roofline, only: tuple[str, ...] = ()) -> R
         table.percent("bytes_percent", default.bytes_percent),
         round(table.number("tscores", 0.0) * TERA),
         table.whole("units") or 0,
+        table.whole("unlike_percent") or 0,
+        table.whole("unaligned_percent") or 0,
     )
 
 
@@ -272,10 +282,12 @@ def _lines(hardware: Hardware) -> Iterator[str]:
     told = {axis: name for axis, wire in hardware.links for name in own if own[name] == wire and name in LINK_NAMES}
     if told:
         yield from ("", "[axes]", *(f"{axis} = {_quoted(name)}" for axis, name in told.items()))
-    if hardware.overlap != NO_OVERLAP:
+    if hardware.overlap != NO_OVERLAP or hardware.contention:
         yield from ("", "[overlap]")
         yield f"weight = {hardware.overlap.weight}"
         yield f"gradient = {hardware.overlap.gradient}"
+        if hardware.contention:
+            yield f"contention = {hardware.contention}"
 
 
 def _roofline_lines(roofline: Roofline) -> Iterator[str]:
@@ -284,8 +296,9 @@ def _roofline_lines(roofline: Roofline) -> Iterator[str]:
     yield f"bytes_percent = {roofline.bytes_percent}"
     if roofline.scores:
         yield f"tscores = {_plain(roofline.scores, TERA)}"
-    if roofline.units:
-        yield f"units = {roofline.units}"
+    for key in ("units", "unlike_percent", "unaligned_percent"):
+        if getattr(roofline, key):
+            yield f"{key} = {getattr(roofline, key)}"
 
 
 def _link_lines(wire: Wire) -> Iterator[str]:

@@ -18,6 +18,8 @@ LINK_NAMES = {"node": "node", "nvlink": "node", "network": "network"}
 """What a user may call the two links of a machine."""
 UPDATE = "update"
 """Optimizer steps of single parameters: those of all are one launch, so none is counted for each of them."""
+FUSED = "fused"
+"""Kernels of a compiler, of chains of pointwise ops."""
 ROLES = ("weight", "gradient")
 """Collectives that can hide behind compute; see `overlap`."""
 
@@ -40,12 +42,16 @@ class Roofline:
     """Scores a second: what a query and a key make takes an exponential, beside the products; 0: no time of its own."""
     units: int = 0
     """Tiles that the device works on at once (its multiprocessors); 0: work always fills it."""
+    unlike_percent: int = 0
+    """`bytes_percent` where tensors are of several types or shapes, which kernels go through item by item; 0: alike."""
+    unaligned_percent: int = 0
+    """`flops_percent` where rows do not begin at multiples of 16 bytes, which matrix units want; 0: alike."""
 
     def __post_init__(self) -> None:
         if self.launch < 0 or min(self.flops_percent, self.bytes_percent) < 0:
             raise HardwareError("launch and percentages of a cost class must not be below 0")
-        if min(self.scores, self.units) < 0:
-            raise HardwareError("scores a second and units of a cost class must not be below 0")
+        if min(self.scores, self.units, self.unlike_percent, self.unaligned_percent) < 0:
+            raise HardwareError("the figures of a cost class must not be below 0")
 
     @property
     def launch_ps(self) -> int:
@@ -113,6 +119,11 @@ class Hardware:
     classes: tuple[tuple[str, Roofline], ...] = ()
     """Cost class -> its own constants."""
     overlap: Overlap = NO_OVERLAP
+    contention: int = 0
+    """Percent that compute takes longer while a collective is under way, whose kernels use the same device; 0 where it
+    was not measured."""
+    compiled: bool = False
+    """Whether programs run compiled: chains of pointwise ops are one pass over memory (`fusion`)."""
     mesh: DeviceMesh | None = None
     """The mesh that axes are counted on."""
     _prices: dict[object, int] = field(init=False, default_factory=dict, repr=False, compare=False)
@@ -123,6 +134,8 @@ class Hardware:
             raise HardwareError(f"{self.name}: every element type needs a rate above 0, and one type is needed")
         if min(self.bandwidth, self.memory, self.flops_percent, self.bytes_percent) <= 0 or self.launch < 0:
             raise HardwareError(f"{self.name}: bandwidth, memory and percentages must be above 0, launch not below")
+        if self.contention < 0:
+            raise HardwareError(f"{self.name}: contention is {self.contention}%, and must not be below 0")
         if any(count is not None and count < 1 for count in (self.node, self.nodes)):
             raise HardwareError(f"{self.name}: a node has one device at least, and there is one node at least")
         if self.network is not None and self.node is None:
@@ -142,8 +155,9 @@ class Hardware:
         for name, found in self.classes:
             if name == kind:
                 return found
-        if kind == UPDATE:
-            return replace(self.roofline("pointwise"), launch=0.0)
+        if kind in (UPDATE, FUSED):
+            pointwise = self.roofline("pointwise")
+            return replace(pointwise, launch=0.0 if kind == UPDATE else pointwise.launch, unlike_percent=0)
         return Roofline(self.launch, self.flops_percent, self.bytes_percent)
 
     def link(self, axis: str | AxisRef) -> Wire:
@@ -186,6 +200,10 @@ class Hardware:
 
     def with_memory(self, memory: int) -> Hardware:
         return replace(self, memory=memory)
+
+    def as_compiled(self) -> Hardware:
+        """The same machine, whose programs a compiler has fused."""
+        return replace(self, name=f"{self.name}, compiled", compiled=True)
 
     def with_overlap(self, overlap: Overlap | None) -> Hardware:
         """With other discounts; None switches them off."""

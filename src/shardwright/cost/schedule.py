@@ -2,6 +2,7 @@
 
 The order says what is issued when; nothing is decided here.  Local instructions run one after the other.  Collectives
 begin when they are started and their link is free, in the order in which they are started; a bucket costs one start.
+While one is under way compute may be slower (`Hardware.contention`), which counts as communication that shows.
 Who waits for one stands still until it is done.
 """
 
@@ -72,9 +73,12 @@ def simulate(
     for event in events_of(program):
         kind, members = event
         if kind == RUN:
-            spans.append(Span(members, COMPUTE, now, now + times[members[0]]))
-            now += times[members[0]]
-            compute += times[members[0]]
+            time = times[members[0]]
+            compute += time
+            if hardware.contention and free:
+                time = _beside(time, max(free.values()) - now, hardware.contention)
+            spans.append(Span(members, COMPUTE, now, now + time))
+            now += time
         elif kind == START:
             links, time = links_of(program, event, hardware), start_time(program, event, hardware)
             begin = max([now, *(free.get(link, 0) for link in links)])
@@ -85,6 +89,16 @@ def simulate(
         else:
             now = max(now, done[members])
     return Timeline(tuple(spans), compute, communication, max([now, *done.values()]))
+
+
+def _beside(time: int, busy: int, contention: int) -> int:
+    """What compute takes if links are under way for the next ``busy`` picoseconds, and it is slower meanwhile.
+
+    >>> _beside(100, 0, 50), _beside(100, 30, 50), _beside(100, 1000, 50)
+    (100, 110, 150)
+    """
+    done = max(busy, 0) * 100 // (100 + contention)
+    return max(busy, 0) + time - done if done < time else time * (100 + contention) // 100
 
 
 def start_time(program: Program, event: Event, hardware: Hardware) -> int:

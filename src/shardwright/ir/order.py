@@ -191,24 +191,31 @@ def _bucket(program: Program, members: tuple[int, ...], buffer: Callable[..., in
     return _Started([packed, received, *copies], [packed, received], results, received)
 
 
-def packing(program: Program, instr: Instr) -> tuple[bool, bool]:
+def packing(program: Program, instr: Instr, order: Sequence[int] | None = None) -> tuple[bool, bool]:
     """Whether what is sent has to be packed, and what is received to be put in place.
 
     A buffer has a block for each member along dim 0.  None is needed where blocks lie one after the other as it is:
     all dims before the one that is cut or joined are 1.  What is cut must also divide, or blocks are padded.
+    ``order``: of the dims in memory, if they do not lie as they come.
     """
     if instr.op not in _CUTTING | _JOINING:
         return False, False
     before, after = program.values[instr.inputs[0]], program.values[instr.results[0]]
+    dims = tuple(order or range(before.type.rank))
     block = list(before.spec.padded_shape(before.type.shape))
     joined, cut = instr.attr("dim"), instr.attr("to_dim", instr.attr("dim"))
     packs = unpacks = False
     if instr.op in _CUTTING:
-        packs = prod(block[:cut]) != 1 or after.type.shape[cut] % after.spec.dims[cut].shards != 0
+        packs = _outer(block, dims, cut) != 1 or after.type.shape[cut] % after.spec.dims[cut].shards != 0
         block[cut] = after.spec.padded_shape(after.type.shape)[cut]
     if instr.op in _JOINING:
-        unpacks = prod(block[:joined]) != 1
+        unpacks = _outer(block, dims, joined) != 1
     return packs, unpacks
+
+
+def _outer(block: Sequence[int], dims: Sequence[int], dim: int) -> int:
+    """The product of all dims that lie before one."""
+    return prod(block[d] for d in dims[: dims.index(dim)])
 
 
 def block_bytes(program: Program, instr: Instr) -> int:

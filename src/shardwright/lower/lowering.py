@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ..ir.graph import Attrs, Graph, Node, Operand, TensorType
+from ..ir.graph import Attrs, Graph, Node, Operand, SourceLine, TensorType
 from ..ir.program import Instr, Local, Program, check_program
 from ..plans.complete import Complete, Decision
 from ..propagation.copies import Copies
@@ -192,26 +192,15 @@ class Lowering:
 
     def step(self, value: int, local: int, step: Step, cause: str) -> int:
         made = self.new_value(value, step.after)
-        attrs: dict[str, int | str] = {}
-        if step.dim is not None:
-            attrs["dim"] = step.dim
-        if step.to_dim is not None:
-            attrs["to_dim"] = step.to_dim
-        if step.reduction is not None:
-            attrs["reduction"] = step.reduction
         producer = self.graph.values[value].producer
         source = self.graph.nodes[producer[0]].source if producer is not None else None
-        self.instrs.append(
-            Instr(
-                LOCAL_STEPS.get(step.kind, step.kind),
-                (local,),
-                (made,),
-                tuple(sorted(attrs.items())),
-                step.axes,
-                step.bytes,
-                None,
-                cause,
-                source,
-            )
-        )
+        self.instrs.append(step_instr(step, local, made, cause, source))
         return made
+
+
+def step_instr(step: Step, operand: int, result: int, cause: str, source: SourceLine | None = None) -> Instr:
+    """A step of a reshard as an instruction."""
+    said = {"dim": step.dim, "to_dim": step.to_dim, "reduction": step.reduction}
+    attrs = tuple(sorted((name, value) for name, value in said.items() if value is not None))
+    op = LOCAL_STEPS.get(step.kind, step.kind)
+    return Instr(op, (operand,), (result,), attrs, step.axes, step.bytes, None, cause, source)

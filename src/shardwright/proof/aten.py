@@ -36,9 +36,14 @@ def gather(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
     if not x.shape:
         return x  # type: ignore[no-any-return]
     axis = call.attrs["dim"] % len(x.shape)
-    x = x.map(lambda part: part[tuple(slice(0, n) if d != axis else slice(None) for d, n in enumerate(index.shape))])
     at = places(index, x.shape[axis])
-    return x.map(lambda part: np.take_along_axis(part, at, axis))  # type: ignore[no-any-return]
+    return _looked_up(x, at, axis)
+
+
+def _looked_up(x: FieldArray, at: Any, axis: int) -> FieldArray:
+    """One element for each place; beside the axis the table may be larger."""
+    used = tuple(slice(0, n) if d != axis else slice(None) for d, n in enumerate(at.shape))
+    return x.map(lambda part: np.take_along_axis(part[used], at, axis))
 
 
 def split_gather(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
@@ -50,7 +55,7 @@ def split_gather(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
     if rows == 0:
         return field.full(call.shape, 0)
     at = np.clip(here, 0, rows - 1)
-    found = x.map(lambda part: np.take_along_axis(part, at, axis))
+    found = _looked_up(x, at, axis)
     return choose((here >= 0) & (here < rows), found, field.full((), 0))
 
 

@@ -139,6 +139,8 @@ class _Term:
         self.here = {f for dim in self.target for f in dim}
 
     def value(self) -> FieldArray:
+        if any(kind == "sum" and not self.rule.sizes[f] for f, kind in self.reduced.items()):
+            return self.field.full(self.call.results[self.result].shape, 0)  # a sum over nothing
         pending = {row.results[self.result]: row.operands for row in self.rule.transfers}
         if "P(any)" in pending:
             return self.selection([i for i, state in enumerate(pending["P(any)"]) if state == "P(any)"])

@@ -162,19 +162,28 @@ class _Completer:
         else:
             offered = choices(rule, self.mesh, homes, wanted)
 
-        work = prod(size for size in rule.sizes) // WORK_PER_BYTE
+        work = work_of(rule) // WORK_PER_BYTE
+        ends = [self.asked_of(value) for value in node.results]
 
         def cost(choice: Choice) -> tuple[int, int]:
             needs = dict.fromkeys(zip(node.inputs, choice.operands))
             moved = sum(self.price(value, spec) for value, spec in needs) + self.inside(node, rule, choice)
-            for value, made, want in zip(node.results, choice.results, wanted):
+            for value, made, want, asked in zip(node.results, choice.results, wanted, ends):
                 type = self.graph.type(value)
-                target = want or ShardingSpec.make(self.mesh, made.dims)
-                moved += reshard_bytes(made, target, type.shape, type.item_bytes, False)
+                targets = asked or [want or ShardingSpec.make(self.mesh, made.dims)]
+                moved += sum(reshard_bytes(made, target, type.shape, type.item_bytes, False) for target in targets)
             # As dear: split the work more ways.
             return moved + work // choice.ways(rule), -choice.ways(rule)
 
         return min(offered, key=cost)
+
+    def asked_of(self, value: int) -> list[ShardingSpec]:
+        """In which shardings a value has to be returned: that is not known of it when shardings are spread, where all
+        of it is to be everywhere."""
+        if not self.graph.output_uses[value]:
+            return []
+        specs = [self.out_specs.get(i) for i, output in enumerate(self.graph.outputs) if output == value]
+        return list(dict.fromkeys(spec.closed() for spec in specs if spec is not None and spec.mesh == self.mesh))
 
     def next_state(self, i: int, said: Spec) -> ShardingSpec:
         """The next state of an input lies as the input does, or the following step would misread it."""
@@ -211,6 +220,20 @@ class _Completer:
                 spec = ShardingSpec.make(self.mesh, spec.dims)
         self.copies.bring(value, spec)
         return spec
+
+
+def work_of(rule: OpShardingRule) -> int:
+    """About how many elements an op computes, each from how many: a result's factors, and those that are not in it but
+    in two operands or more, as in a product.  Factors that meet nowhere do not multiply."""
+    most = 1
+    for mapped, reduced in zip(rule.results, rule.reductions):
+        here = {f for dim in mapped for f in dim}
+        inside = {f for f, _ in reduced}
+        for f in range(len(rule.factors)):
+            if f not in here and sum(any(f in dim for dim in operand) for operand in rule.operands) > 1:
+                inside.add(f)
+        most = max(most, prod(rule.sizes[f] for f in here | inside))
+    return max(most, *(prod(rule.sizes[f] for dim in operand for f in dim) for operand in rule.operands), 1)
 
 
 # -- ops in their parts -------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from ..ir.core import CONSTRAINT
 from ..ir.digest import program_hash
 from ..ir.graph import Graph
 from ..ir.program import Program
-from ..lower import attention_as_meant, lower, ordered
+from ..lower import attention_as_meant, lower, ordered, without_repeats
 from ..optimize import solver_names
 from ..plans.amounts import amount_text, duration
 from ..plans.asked import Asked, broken
@@ -136,7 +136,7 @@ class Planner:
 
     def priced(self, decided: Complete, solver: str, lower_bound: int = 0, timed_out: bool = False) -> Plan:
         """A plan of these decisions: lowered, priced and measured."""
-        program, graph = lower(decided), decided.graph
+        program, graph = without_repeats(lower(decided), decided.kept, self.limit), decided.graph
         found = program_cost(program, self.hardware, graph)
         program = replace(program, notes=_notes(decided, program, found.times, self.notes))
         program = ordered(program, self.hardware, graph, found.times, self.limit)
@@ -156,7 +156,8 @@ class Planner:
 
     def lowered(self, decided: Complete) -> Program:
         """The Program of a plan's decisions, as it runs."""
-        return ordered(lower(decided), self.hardware, decided.graph, limit=self.limit)
+        program = without_repeats(lower(decided), decided.kept, self.limit)
+        return ordered(program, self.hardware, decided.graph, limit=self.limit)
 
     def broken(self, plan: Plan) -> list[Request]:
         """What the user asked for and a plan does not keep."""
@@ -318,7 +319,7 @@ def check_name(name: object, what: str, known: tuple[str, ...]) -> None:
 
 def _notes(decided: Complete, program: Program, times: Sequence[int], more: tuple[str, ...]) -> tuple[str, ...]:
     """With a note for each op that runs replicated for lack of a rule, and what it then takes."""
-    graph, notes = decided.graph, [*decided.notes, *more]
+    graph, notes = decided.graph, [*decided.notes, *program.notes, *more]
     alone = {d.node for d in decided.decisions if d.rule is None and graph.nodes[d.node].results}
     took = {instr.node: time for instr, time in zip(program.instrs, times) if instr.node in alone}
     texts = {n: f"node {n}: {graph.nodes[n].op} has no rule and runs replicated" for n in sorted(alone)}

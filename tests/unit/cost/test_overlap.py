@@ -83,7 +83,7 @@ R, S, W = "run", "start", "wait"
 def two(lowered: Callable[..., Program]) -> Callable[..., Timeline]:
     """Two ops and, after the first, an all_reduce; the second op reads its result or not."""
 
-    def make(reads: bool, ops: int, *events: tuple[str, int]) -> Timeline:
+    def make(reads: bool, ops: int, *events: tuple[str, int], contention: int = 0) -> Timeline:
         text = """graph f(%x: f32[64, 512], %w: f32[512, 64]) {
           %y = matmul(%x, %w) : f32[64, 64]
           %z = tanh(READ) : f32[64, 64]
@@ -94,7 +94,8 @@ def two(lowered: Callable[..., Program]) -> Callable[..., Timeline]:
         kinds = [instr.op for instr in program.instrs]
         assert kinds == ["matmul", "all_reduce", "tanh"]
         order = tuple(Event(kind, (n,)) for kind, n in events)
-        return simulate(replace(program, order=order), H100, times=[ops, SENT, ops])
+        machine = replace(H100, contention=contention)
+        return simulate(replace(program, order=order), machine, times=[ops, SENT, ops])
 
     return make
 
@@ -114,6 +115,20 @@ def test_what_is_waited_for_late_hides(two: Callable[..., Timeline]) -> None:
     assert two(False, SENT // 3, *order).exposed == SENT - SENT // 3
     assert [span.start for span in two(False, SENT, *order).spans] == [0, SENT, SENT]
     assert two(False, SENT, (R, 0), (S, 1), (W, 1), (R, 2)).exposed == SENT
+
+
+def test_compute_is_slower_beside_communication(two: Callable[..., Timeline]) -> None:
+    """By what the hardware says, and only while something is under way; what it costs shows."""
+    order = ((R, 0), (S, 1), (R, 2), (W, 1))
+    ops = 2 * SENT
+    for percent in (0, 25, 100):
+        found = two(False, ops, *order, contention=percent)
+        assert found.compute == 2 * ops
+        done = SENT * 100 // (100 + percent)
+        assert found.total == ops + SENT + ops - done
+        assert found.exposed == SENT - done
+    assert two(False, ops, (R, 0), (S, 1), (W, 1), (R, 2), contention=100).total == 2 * ops + SENT
+    assert two(False, SENT // 4, *order, contention=100).total == SENT // 4 + SENT  # it is done before the link
 
 
 def test_one_link_sends_one_thing_at_a_time(lowered: Callable[..., Program]) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+import shardwright as sw
 from shardwright.errors import PropagationError
 from shardwright.ir.graph import Graph
 from shardwright.lower import lower
 from shardwright.propagation import rule_of, run_hierarchical_propagation_pass
 from shardwright.propagation.choices import legal_axes, legal_spec
-from shardwright.propagation.complete import Complete, complete
+from shardwright.propagation.complete import Complete, complete, work_of
 from shardwright.spec.mesh import DeviceMesh
 from shardwright.spec.rule import OpShardingRule
 from shardwright.spec.sharding import ShardingSpec
@@ -98,3 +100,45 @@ def test_copies_are_made_once() -> None:
       return %a, %b
     }"""
     assert kinds(completed(text, {"x": "[_, tp]"})) == ["all_to_all"]
+
+
+# -- what is asked of outputs, and what an op has to compute -------------------------------------------
+
+
+def bytes_of(function: object, mesh: str, shapes: list[tuple[int, int]], ins: tuple[str, ...], out: str) -> int:
+    arrays = [sw.ShapeDtype(shape, np.float32) for shape in shapes]
+    mapped = sw.shard_map(function, mesh, in_specs=ins, out_specs=out)
+    return sum(collective.bytes for collective in mapped.plan(*arrays).collectives)
+
+
+def written(y: np.ndarray, u: np.ndarray) -> np.ndarray:
+    z = y.copy()
+    z[:, :512] = u
+    return z
+
+
+def joined(y: np.ndarray, u: np.ndarray) -> np.ndarray:
+    return np.concatenate([y, u], axis=1)
+
+
+@pytest.mark.parametrize("mesh", ["d=8", "d=3", "d=2, e=3"])
+@pytest.mark.parametrize("function", [written, joined])
+def test_a_replicated_output_is_counted_before_its_maker_is_split(function: object, mesh: str) -> None:
+    """Only the part that is written has to be gathered; to split the op's work would mean to gather all of it."""
+    rows = 4096 if mesh == "d=8" else 4608
+    axes = "d+e" if "e" in mesh else "d"
+    sent = bytes_of(function, mesh, [(rows, rows), (rows, 512)], ("[_, _]", f"[_, {axes}]"), "[_, _]")
+    ways = sw.DeviceMesh(mesh).size
+    even = -(-512 // ways) * ways
+    assert sent <= rows * even * 4 * (ways - 1) // ways * 1.01
+
+
+def test_factors_that_never_meet_do_not_multiply() -> None:
+    product = OpShardingRule.parse("m k, k n -> m n | m=8 k=16 n=4")
+    assert work_of(product) == 8 * 16 * 4
+    write = OpShardingRule.parse("i j, i k -> i j ; j: whole ; k: whole | i=8 j=16 k=4")
+    assert work_of(write) == 8 * 16
+    attention = OpShardingRule.parse("q e, k e, k d -> q d ; k: whole ; e: whole | q=8 e=2 k=16 d=4")
+    assert work_of(attention) >= 8 * 16 * 4
+    total = OpShardingRule.parse("i j -> i | i=8 j=16")
+    assert work_of(total) == 8 * 16

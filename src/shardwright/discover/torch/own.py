@@ -185,7 +185,8 @@ def gradient_of(operator: Operator, samples: Sequence[Sample]) -> tuple[Operator
         rng = np.random.default_rng(7)
         pulled = tuple(np.asarray(rng.standard_normal(tuple(r.shape))).astype(TORCH.array(r).dtype) for r in made)
         slots = [Slot(len(sample.tensors) + i) for i in range(len(pulled))]
-        more: tuple[Role, ...] = ("data",) * len(pulled)
+        data: Role = "data"
+        more = tuple(data for _ in pulled)
         roles: tuple[Role, ...] = (*sample.roles, *more)
         found.append(
             Sample(sample.args, {**sample.kwargs, "grads": slots}, (*sample.tensors, *pulled), roles, sample.label)

@@ -18,7 +18,7 @@ from . import random as _random  # noqa: F401  registers kernels
 from . import updates as _updates  # noqa: F401  registers operators
 from .dtypes import tensor_type, torch_dtype
 from .half_types import BESIDE_NUMBERS, HALF_NAMES, STATISTICS, half_norm, wide_beside_numbers
-from .kernels import KERNELS, ON_NOTHING, on_nothing
+from .kernels import KERNELS, ON_NOTHING, WITHOUT_INPUT, on_nothing
 from .signatures import find_op, signature
 from .sizes import local_sizes, operand_sizes
 
@@ -54,7 +54,7 @@ def prepare(op: str, attrs: Mapping[str, Any], results: Sequence[TensorType], de
             ]  # a shard need not be
             return form.join(sizes(attrs, operands), device)(whole)
 
-    neutral = ON_NOTHING.get(op)
+    neutral, without = ON_NOTHING.get(op), WITHOUT_INPUT.get(op)
     if op in STATISTICS:
         call = _with_statistics(op, call)
     if op in BESIDE_NUMBERS and results[0].dtype in HALF_NAMES:
@@ -63,6 +63,8 @@ def prepare(op: str, attrs: Mapping[str, Any], results: Sequence[TensorType], de
     def run(operands: Sequence[Any]) -> tuple[Any, ...]:
         if neutral is not None and any(isinstance(x, torch.Tensor) and not x.numel() for x in operands):
             return on_nothing(neutral, results, _device(operands, device))
+        if without is not None and any(isinstance(x, torch.Tensor) and not x.numel() for x in operands):
+            return without(results, operands, _device(operands, device))
         made = call(operands)
         if isinstance(made, torch.Tensor):
             return (made,)

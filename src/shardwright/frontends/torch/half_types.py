@@ -62,10 +62,22 @@ def as_computed(op: str, args: Sequence[Any], made: Any) -> Any:
     if op in _SAID_WRONG:
         return made.to(_SAID_WRONG[op](*args))
     found = STATISTICS.get(op)
+    if found is not None and found.operands:
+        return tuple(_as_given(found, args, item, i) for i, item in enumerate(made))
     if found is None or not found.results or made[0].dtype not in HALF:
         return made
     made = [item.float() if i in found.results else item for i, item in enumerate(made)]
     return (*made[:3], *(item.to(before.dtype) for item, before in zip(made[3:], args[3:])))  # running statistics
+
+
+def _as_given(about: Statistics, args: Sequence[Any], gradient: Any, i: int) -> Any:
+    """A gradient of a norm: in the type of what it is a gradient of, whatever fake tensors make of statistics."""
+    if gradient is None:
+        return None
+    operands: list[Any] = [x for x in args if x is None or isinstance(x, torch.Tensor)]
+    given: Any = operands[about.input]
+    parameter = next((operands[p] for p in about.parameters if operands[p] is not None), given)
+    return gradient.to((given if i == 0 else parameter).dtype)
 
 
 def half_norm(op: str, operands: Sequence[TensorType | None], device: str) -> tuple[Statistics, str] | None:

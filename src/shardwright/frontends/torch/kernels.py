@@ -95,9 +95,8 @@ def _constraint(attrs: Mapping[str, Any], results: Sequence[TensorType], device:
 
 # -- shards without elements -------------------------------------------------------------------------------
 
-_ZERO = ("convolution", "convolution_backward", "native_group_norm_backward")
 ON_NOTHING: dict[str, str] = {
-    **dict.fromkeys((f"aten.{name}" for name in _ZERO), "zero"),
+    "aten.native_group_norm_backward": "zero",
     "aten.amax": "least", "aten.max": "least", "aten.amin": "greatest", "aten.min": "greatest",
 }  # fmt: skip
 """What an op gives that refuses operands without elements: the neutral element of the sum or extreme it is part of."""
@@ -110,6 +109,28 @@ def on_nothing(kind: str, results: Sequence[TensorType], device: Any) -> tuple[A
     """
     return tuple(torch.full(r.shape, _neutral(kind, torch_dtype(r.dtype)), dtype=torch_dtype(r.dtype), device=device)
                  for r in results)  # fmt: skip
+
+
+def convolved_nothing(results: Sequence[TensorType], operands: Sequence[Any], device: Any) -> tuple[Any, ...]:
+    """Without input channels there is the bias alone."""
+    (made,) = on_nothing("zero", results, device)
+    bias = operands[2] if len(operands) > 2 else None
+    return (made if bias is None else made + bias.reshape(-1, *(1,) * (made.dim() - 2)),)
+
+
+def gradients_of_nothing(results: Sequence[TensorType], operands: Sequence[Any], device: Any) -> tuple[Any, ...]:
+    """Of a convolution without input channels: the bias still has a gradient; it has one dim, and is the last."""
+    made, gradient = on_nothing("zero", results, device), operands[0]
+    if len(results[-1].shape) != 1 or not gradient.numel():
+        return made
+    return (*made[:-1], gradient.sum([d for d in range(gradient.dim()) if d != 1]))
+
+
+Nothing = Callable[[Sequence[TensorType], Sequence[Any], Any], tuple[Any, ...]]
+WITHOUT_INPUT: dict[str, Nothing] = {
+    "aten.convolution": convolved_nothing, "aten.convolution_backward": gradients_of_nothing
+}  # fmt: skip
+"""What ops give that refuse operands without elements, and whose other operands count all the same."""
 
 
 def _neutral(kind: str, dtype: Any) -> Any:

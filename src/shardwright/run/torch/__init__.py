@@ -11,6 +11,7 @@ element types): the engine's own collectives and emitted programs share it.
 | `groups` | process groups for mesh axes, made once |
 | `exchange` | collectives as one rank carries them out: pack, exchange, unpack |
 | `emission`, `code` | the Program of one rank as a `GraphModule`; the Python it runs |
+| `layout` | in which order the dims of a value lie in memory |
 | `updates` | optimizer steps of many parameters as one call of a fused kernel, in place |
 | `attention`, `attention_kernels` | which kernel computes attention on a device, by measured times; what each calls |
 | `engine` | `TorchEngine`: collectives by name, compiled Programs |

@@ -49,6 +49,7 @@ from . import exchange
 from .attention import choose_attention
 from .code import INPUTS, PlainCalls
 from .groups import GroupSource, NamedGroups, ranks_along
+from .layout import Lying, Made, orders
 from .updates import DEVICES, Updates
 from .wire import Wire, moved_as, reduced_as
 
@@ -112,6 +113,7 @@ class _Emitter:
         self.under_way: dict[tuple[int, ...], list[exchange.Finish]] = {}
         self.starts = 0
         self.ends = ends(program)
+        self.orders = orders(program)
         self.executed: dict[int, Collective] = {}
         """By result."""
         self.meta: dict[str, Any] = {}
@@ -393,34 +395,40 @@ class _Emitter:
     def reduction(self, instr: Instr) -> Wire:
         return reduced_as(self.dtype(instr), instr.attr("reduction"), prod(axis.size for axis in instr.axes))
 
-    def all_gather(self, instr: Instr) -> exchange.Message:
+    def all_gather(self, instr: Instr) -> Made:
         dim, wire = instr.attr("dim"), moved_as(self.dtype(instr))
-        peers = self.peers(self.cut_order(instr, dim))
+        peers, lying = self.peers(self.cut_order(instr, dim)), self.lying(instr)
         self.count(instr, wire, self.padded(instr))
-        sizes = self.sizes(instr, dim, peers.ranks)
-        return exchange.all_gather(self.call(peers), self.operand(instr), self.shape_in(instr), dim, sizes, wire, peers)
+        sizes, call = self.sizes(instr, dim, peers.ranks), self.call(peers)
+        made = exchange.all_gather(call, lying.x, lying.shape, lying.dim(dim), sizes, wire, peers)
+        return lying.brought(call, made)
 
-    def all_to_all(self, instr: Instr) -> exchange.Finish:
+    def all_to_all(self, instr: Instr) -> Made:
         dim, to_dim, wire = instr.attr("dim"), instr.attr("to_dim"), moved_as(self.dtype(instr))
-        peers, shards = self.peers(instr.axes), self.peers(self.cut_order(instr, dim))
+        peers, shards, lying = self.peers(instr.axes), self.peers(self.cut_order(instr, dim)), self.lying(instr)
         self.count(instr, wire, self.padded(instr), to_dim)
         order = [peers.ranks.index(rank) for rank in shards.ranks]
         sizes, cuts = self.sizes(instr, dim, shards.ranks), self.cuts(instr, to_dim, peers)
-        x, shape = self.operand(instr), self.shape_in(instr)
-        return exchange.all_to_all(self.call(peers), x, shape, dim, sizes, to_dim, cuts, wire, peers, order)
+        call, dim, to_dim = self.call(peers), lying.dim(dim), lying.dim(to_dim)
+        made = exchange.all_to_all(call, lying.x, lying.shape, dim, sizes, to_dim, cuts, wire, peers, order)
+        return lying.brought(call, made)
 
-    def reduce_scatter(self, instr: Instr) -> exchange.Message:
-        dim, wire, peers = instr.attr("dim"), self.reduction(instr), self.peers(instr.axes)
+    def reduce_scatter(self, instr: Instr) -> Made:
+        dim, wire, peers, lying = instr.attr("dim"), self.reduction(instr), self.peers(instr.axes), self.lying(instr)
         self.count(instr, wire, self.padded(instr), dim)
-        cuts = self.cuts(instr, dim, peers)
-        return exchange.reduce_scatter(
-            self.call(peers), self.operand(instr), self.shape_in(instr), dim, cuts, wire, peers
-        )
+        cuts, call = self.cuts(instr, dim, peers), self.call(peers)
+        made = exchange.reduce_scatter(call, lying.x, lying.shape, lying.dim(dim), cuts, wire, peers)
+        return lying.brought(call, made)
 
-    def all_reduce(self, instr: Instr) -> exchange.Message:
-        wire, peers = self.reduction(instr), self.peers(instr.axes)
+    def all_reduce(self, instr: Instr) -> Made:
+        wire, peers, lying = self.reduction(instr), self.peers(instr.axes), self.lying(instr)
         self.count(instr, wire, self.padded(instr))
-        return exchange.all_reduce(self.call(peers), self.operand(instr), wire, peers, self.shape_in(instr))
+        call = self.call(peers)
+        return lying.brought(call, exchange.all_reduce(call, lying.x, wire, peers, lying.shape))
+
+    def lying(self, instr: Instr) -> Lying:
+        order = self.orders.get(instr.inputs[0])
+        return Lying(self.program, instr, order, self.write, self.operand(instr), self.shape_in(instr))
 
     def collective_permute(self, instr: Instr) -> exchange.Finish:
         before, after = (self.program.values[v] for v in (instr.as_node().inputs[0], instr.results[0]))

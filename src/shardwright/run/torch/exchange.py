@@ -67,6 +67,11 @@ def _first(made: Any, *sent: Any) -> Any:
     return made
 
 
+def waits_for(node: Any) -> Any:
+    """Of an FX node that waits for a stand-in the one that started it; None for any other."""
+    return node.args[0] if node.target is _first else None
+
+
 def _wait(call: Call, made: Any, *sent: Any) -> Any:
     return call(_wait_for, made, *sent) if getattr(call, "stands_in", False) else call(WAIT, made)
 
@@ -170,7 +175,10 @@ def _start_bucket(call: Call, messages: Sequence[Message]) -> list[Finish]:
             parts = call(aten.split_with_sizes.default, whole, wide, 1 if kind == "all_gather" else 0)
             received.append(parts)
         part = call(operator.getitem, received[0], i)
-        return messages[i].finish(call(aten.reshape.default, part, list(messages[i].got)))
+        result = messages[i].finish(call(aten.reshape.default, part, list(messages[i].got)))
+        if kind == "all_gather" and 1 in messages[i].shape:  # else joining the parts has made a copy
+            result = call(aten.contiguous.default, result)
+        return result
 
     return [partial(finish, i) for i in range(len(messages))]
 

@@ -1,0 +1,109 @@
+"""What fuzzing has found, as it was shrunk: each case was wrong once."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardwright.fuzz import Call, Case, Fill, FuzzProgram, Ref, Request, judge
+
+PLANNED = {"way": "planned", "reload": True}
+
+
+def program(shapes: list[tuple[int, ...]], *calls: Call, returned: tuple[int, ...] = ()) -> FuzzProgram:
+    fills = tuple(Fill(shape, "float64", 0) for shape in shapes)
+    return FuzzProgram(fills, calls, returned or (len(fills) + len(calls) - 1,))
+
+
+def call(name: str, *args: object, **kwargs: object) -> Call:
+    return Call(name, args, tuple(kwargs.items()))
+
+
+A, B, C = Ref(0), Ref(1), Ref(2)
+STACKED = program([(4, 8, 6), (4, 8, 6)], call("np.stack", [B, A], axis=-1), call("np.argmax", C, axis=-4),
+                  returned=(3, 1))  # fmt: skip
+FOUND = {
+    # Shardings that differ in axes of one device are of one copy; a permute drops such axes.
+    "permute": Case(
+        program([(2,)], call("np.flip", A, axis=-1)), Request("x=1, y=6, z=2", in_specs=("[z+y] // min(x)",),
+                                                               out_specs=("[z+y]",))),
+    "copy of an input that is pending over one device": Case(
+        program([(8, 6, 4, 4), (8, 6, 4, 7)], call("np.matmul", A, B)),
+        Request("x=2, y=1", in_specs=("[_, _, _, x] // y", None), **PLANNED)),
+    "copy of an input that one device splits": Case(
+        program([(12, 5, 5)], call("np.concatenate", [A, A], axis=2)),
+        Request("x=2, y=1", in_specs=("[y, _, _]",), **PLANNED)),
+    "copy for an output that one device splits": Case(
+        STACKED, Request("x=2, y=1", out_specs=(None, "[_, x+y, _]"), **PLANNED)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_found(name: str) -> None:
+    verdict = judge(FOUND[name])
+    assert verdict.kind == "ok", verdict.told
+
+
+# -- PyTorch ----------------------------------------------------------------------------------------------
+
+
+def floats(*shapes: tuple[int, ...], dtype: str = "float64") -> tuple[Fill, ...]:
+    return tuple(Fill(shape, dtype, 0, gradient=True) for shape in shapes)
+
+
+def below(limit: int, *shape: int) -> Fill:
+    return Fill(shape, "int64", 0, "below", limit)
+
+
+def backward(fills: tuple[Fill, ...], *calls: Call) -> FuzzProgram:
+    return FuzzProgram(fills, calls, (len(fills) + len(calls) - 1,), "torch", backward=True)
+
+
+D = Ref(3)
+GROUPED = backward(floats((3, 2, 4, 2), (3, 1, 4, 2), (3, 1, 4, 2)), call(
+    "F.scaled_dot_product_attention", A, B, C, is_causal=True, enable_gqa=True))  # fmt: skip
+CONVOLVED = backward(floats((1, 2, 5), (1, 2, 3), (1,)), call("F.conv1d", A, B, C, dilation=2))
+FOUND_TORCH = {
+    # A table may be larger than the index beside the axis that is looked up, also where its rows are split.
+    "gather": Case(
+        FuzzProgram((*floats((6, 4, 8)), below(6, 2, 4, 3)), (call("torch.gather", A, 0, B),), (2,), "torch"),
+        Request("x=2, z=2", in_specs=("[x, z, _]", None))),
+    "scatter_add": Case(
+        backward((*floats((6, 4, 8)), below(6, 2, 4, 3), *floats((2, 4, 3))), call("torch.scatter_add", A, 0, B, C)),
+        Request("x=2, z=2", out_specs=("[x, z, _]", None, None))),
+    # Fake tensors make gradients of norms in half types float32.
+    "group_norm": Case(
+        backward(floats((8, 3, 12, 3), (3,), dtype="float16"), call("F.group_norm", A, 1, B)),
+        Request("x=2", in_specs=(None, "[x]"))),
+    "layer_norm": Case(
+        backward(floats((3, 4, 6, 3), (3,), (3,), dtype="float16"), call("F.layer_norm", A, (3,), B, C)),
+        Request("x=2", in_specs=("[_, x, _, _]", None, None))),
+    # A device without input channels still has all of the bias's gradient.
+    "bias of a convolution": Case(CONVOLVED, Request("x=2, y=3", in_specs=("[x, y, _]", None, None))),
+    "bias of a convolution in 2-d": Case(
+        backward(floats((2, 2, 4, 4), (3, 2, 2, 3), (3,)), call("F.conv2d", A, B, C, padding=1)),
+        Request("x=2, y=3", in_specs=("[x, y, _, _]", "[_, y, _, _]", None))),
+    # Rows of booleans do not add up.
+    "lookup of booleans": Case(
+        FuzzProgram((*floats((7,), (7,)), below(7, 2)), (call("torch.ne", A, B), call("torch.index_select", D, 0, C)),
+                    (4,), "torch"), Request("x=2", in_specs=(None, "[x]", None))),
+    "gather of booleans": Case(
+        FuzzProgram((Fill((7, 3), "bool", 0), below(7, 2, 3)), (call("torch.gather", A, 0, B),), (2,), "torch"),
+        Request("x=2", in_specs=("[x, _]", None))),
+    # A device without query heads gives keys and values no gradient.
+    "grouped attention on more devices than heads": Case(
+        GROUPED, Request("x=3, y=2", in_specs=("[y, x, _, _]", None, None))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOUND_TORCH)
+def test_found_in_torch(name: str) -> None:
+    pytest.importorskip("torch")
+    verdict = judge(FOUND_TORCH[name])
+    assert verdict.kind == "ok", verdict.told
+
+
+def test_lookups_of_booleans_in_numpy() -> None:
+    fills = (Fill((7, 3), "bool", 0), below(7, 4))
+    program_ = FuzzProgram(fills, (call("np.take", A, B, axis=0),), (2,))
+    verdict = judge(Case(program_, Request("x=3", in_specs=("[x, _]", None))))
+    assert verdict.kind == "ok", verdict.told
