@@ -41,6 +41,10 @@ for _command in (*planning.COMMANDS, *checking.COMMANDS, *looking.COMMANDS, prov
 @click.option("--emit", type=click.Path(path_type=Path), metavar="DIR", callback=for_folder,
               help="Write DTensor code and its tests to DIR.")  # fmt: skip
 @click.option("--spawned", is_flag=True, help="With --emit: tests that start one process a rank (DTensorTestBase).")
+@click.option("--call", "calls", multiple=True, metavar="CALL",
+              help="A call to start from: \"op(f32[8, 6], f32[6], dim=1)\"; may be given several times.")  # fmt: skip
+@click.option("--import", "modules", multiple=True, metavar="MODULE", help="Import it first: it registers operators.")
+@click.option("--backward", is_flag=True, help="The rule of the gradient.")
 @click.option("--quick", is_flag=True, help="Fewer calls and inputs, as --all does.")
 @click.option("--all", "everything", is_flag=True, help="Every operator of PyTorch's OpInfo database.")
 @click.option("--book", type=click.Choice(["numpy", "torch"]), help="Check this rule book against what is found.")
@@ -54,6 +58,9 @@ def discover(
     form: str | None,
     emit: Path | None,
     spawned: bool,
+    calls: tuple[str, ...],
+    modules: tuple[str, ...],
+    backward: bool,
     quick: bool,
     everything: bool,
     book: str | None,
@@ -63,7 +70,7 @@ def discover(
     """Learn an operator's sharding rule by running it: shardwright discover torch.cross
 
     OPERATOR is a function (torch.cross, torch.nn.functional.relu), an ATen overload (aten.add.Tensor) or an operator of
-    your own (torch.ops.mylib.myop).
+    your own (torch.ops.mylib.myop, mymod.op, mymod.py:op).  Exits with 1 if nothing could be judged.
     """
     look = for_file if book == "torch" else for_folder
     look(ctx, next(option for option in ctx.command.params if option.name == "out"), out)
@@ -76,10 +83,19 @@ def discover(
     elif not operators:
         raise click.UsageError("name an operator, or say --all")
     else:
-        _discover_some(operators, form, emit, spawned, quick)
+        _discover_some(operators, form, emit, spawned, quick, calls, modules, backward)
 
 
-def _discover_some(operators: tuple[str, ...], form: str | None, emit: Path | None, spawned: bool, quick: bool) -> None:
+def _discover_some(
+    operators: tuple[str, ...],
+    form: str | None,
+    emit: Path | None,
+    spawned: bool,
+    quick: bool,
+    calls: tuple[str, ...],
+    modules: tuple[str, ...],
+    backward: bool,
+) -> None:
     import json
 
     from ..discover import QUICK, THOROUGH
@@ -87,7 +103,10 @@ def _discover_some(operators: tuple[str, ...], form: str | None, emit: Path | No
     from ..discover.emit.files import write_files
     from ..discover.report import as_dict, as_json, as_text, as_yaml
 
-    statements = [s for operator in operators for s in find(operator, QUICK if quick else THOROUGH)]
+    if calls and len(operators) > 1:
+        raise click.UsageError("--call is for one operator")
+    imported = _imported(operators, modules)
+    statements = [s for operator in operators for s in find(operator, QUICK if quick else THOROUGH, calls, backward)]
     if form == "json":
         click.echo(
             as_json(statements[0]) if len(statements) == 1 else json.dumps([*map(as_dict, statements)], indent=2)
@@ -96,14 +115,29 @@ def _discover_some(operators: tuple[str, ...], form: str | None, emit: Path | No
         click.echo("---\n".join(map(as_yaml, statements)), nl=False)
     else:
         click.echo("\n\n".join(map(as_text, statements)))
-    if emit is None:
-        return
-    for statement in statements:
+    for statement in statements if emit is not None else ():
+        assert emit is not None
         if not statement.operator.overload:
             click.echo(f"{statement.operator.name} makes several ATen calls: DTensor has a rule for each", err=True)
             continue
-        for path in write_files(statement, emit, "spawned" if spawned else "local"):
+        for path in write_files(statement, emit, "spawned" if spawned else "local", imported):
             click.echo(f"wrote {path}", err=True)
+    if all(statement.refused for statement in statements):
+        sys.exit(1)
+
+
+def _imported(operators: tuple[str, ...], modules: tuple[str, ...]) -> tuple[str, ...]:
+    """Import these modules; and the modules that emitted files have to import, files among them by their names."""
+    import importlib
+
+    sys.path.insert(0, os.getcwd())
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise SpecError(f"module {module!r} cannot be imported: {error}", help="run where it is found") from None
+    files = (operator.rpartition(":")[0] for operator in operators)
+    return (*modules, *(Path(place).stem for place in files if place.endswith(".py")))
 
 
 def _discover_all(jobs: int, out: Path | None, quick: bool) -> None:

@@ -9,9 +9,12 @@ know PyTorch.
 |---|---|
 | `placement`, `operator`, `table`, `statement` | R, S(dim), P(kind); operators and calls; findings of a call; rules |
 | `inputs/`, `widen` | inputs on which false rules fail; more calls from given ones |
+| `named`, `fresh` | what an operator's code and documentation name; fresh calls, drawn around it |
 | `encode`, `judge`, `oracle` | a tensor cut over devices and put together again; is it the wanted one; the oracle |
 | `confirm` | its findings again on two mesh axes and in float32 |
-| `cases`, `synthesize`, `analyse` | the words of a statement; the smallest one in them; category, linearity, factors |
+| `cases`, `conditions`, `templates` | the words of a statement: for dims, for conditions; rules without conditions |
+| `search`, `attack`, `synthesize` | the smallest rules; fresh calls that refute them; both in turn, until none does |
+| `analyse` | category, linearity, factors |
 | `learn`, `isolate`, `everything` | all of it for one operator; in a process with limits; for all operators |
 | `report` | text, YAML, JSON, a line for the rule book |
 | `torch/` | PyTorch's operators, and samples of calls |
@@ -21,7 +24,7 @@ know PyTorch.
 | `on_demand/` | rules of unknown ops, learned when a plan needs them |
 
 To extend: a generator is one decorated function (``inputs.registry.generator``); a word for dims or a condition one
-function in ``cases``; a framework one ``Library`` and a function that makes `Operator`s.
+function in ``conditions``; a framework one ``Library`` and a function that makes `Operator`s.
 """
 
 from .inputs.registry import Generator, generator, generators_for, register_generator

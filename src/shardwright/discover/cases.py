@@ -1,17 +1,17 @@
-"""The words of a statement: which dims and conditions a rule may speak of, and what they are worth in a case.
+"""The words of a statement for dims: which dim of a tensor goes with ``d``.
 
 A *case* is a sample together with a dim ``d`` of a reference tensor.  An expression gives, in each case, the dim
-of another tensor ("the same place counted from the right", "where d goes when dim is dropped"); an atom is true
-or false.  To teach discovery a new word, add one line here.
+of another tensor ("the same place counted from the right", "where d goes when dim is dropped").  To teach discovery a
+new word, add one line here; `conditions` holds what may be asked of a case.
 """
 
 from __future__ import annotations
 
 import itertools
-import operator as operator_module
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 from .operator import Operator
 from .statement import FRAME, Expr
@@ -30,6 +30,7 @@ class Situation:
     """Arguments that name dims of the first tensor, as non-negative dims; None as all of them."""
     rank: tuple[int, ...]
     shape: tuple[tuple[int, ...], ...]
+    dtype: tuple[str, ...]
     out_rank: tuple[int, ...]
 
     @staticmethod
@@ -40,7 +41,12 @@ class Situation:
         rank = tuple(map(len, shapes))
         room = max(rank) + inserts
         dims = {name: found for name in dim_names if (found := as_dims(values.get(name), room)) is not None}
-        return Situation(table, values, dims, rank, shapes, tuple(map(len, table.outputs)))
+        dtypes = tuple(tensor.dtype.name for tensor in table.sample.tensors)
+        return Situation(table, values, dims, rank, shapes, dtypes, tuple(map(len, table.outputs)))
+
+    def one_dim(self, name: str) -> int | None:
+        """The dim that an argument names, if it names one."""
+        return self.dims[name][0] if isinstance(self.values.get(name), int) and name in self.dims else None
 
     def rank_of(self, reference: int) -> int:
         return max(self.rank) if reference == FRAME else self.rank[reference]
@@ -74,12 +80,20 @@ def as_dims(value: Any, rank: int) -> Dims | None:
     return tuple(item % max(rank, 1) for item in items)
 
 
+_DIM_NAMES = re.compile(r"(.*_)?(dims?|dimensions?|axis|axes|axe)_?\d*|source|destination")
+
+
+def names_dims(operator: Operator, name: str) -> bool:
+    """Whether an argument names dims: it is called so, or it was seen to take dims and nothing else (`fresh.dims`)."""
+    return _DIM_NAMES.fullmatch(name) is not None or name in operator.facts.get("dims", ())
+
+
 def dim_arguments(operator: Operator, tables: Sequence[Table], inserts: int = 0) -> tuple[str, ...]:
     """Arguments that name dims: called so, and readable so in every sample."""
     names: dict[str, None] = {}
     for table in tables:
         for name in table.sample.values(operator):
-            if name.rstrip("s0123456789_") in ("dim", "axi", "axe"):
+            if names_dims(operator, name):
                 names[name] = None
     return tuple(
         name
@@ -163,30 +177,41 @@ def dim_words(
 
 def _words_by_argument(name: str, many: bool) -> Iterator[DimWord]:
     uses = frozenset((name,))
-    inside = name if many else f"({name},)"
+    if not many:
+        yield from _words_by_one(name, uses)
+        return
     yield DimWord(
-        Expr(f"d without {name}", f"-1 if d in {inside} else d - sum(gone < d for gone in {inside})", uses),
+        Expr(f"d without {name}", f"-1 if d in {name} else d - sum(gone < d for gone in {name})", uses),
         lambda s, d: None if name not in s.dims or d in s.dims[name] else d - sum(g < d for g in s.dims[name]),
         3,
     )
-    if many:
-        yield DimWord(
-            Expr(f"place of d in {name}", f"{name}.index(d) if d in {name} else -1", uses),
-            lambda s, d: s.dims[name].index(d) if d in s.dims.get(name, ()) else None,
-            4,
-        )
-        return
     yield DimWord(
-        Expr(f"d beside {name}", f"d + ({name} <= d)", uses),
-        lambda s, d: None if name not in s.dims else d + (s.dims[name][0] <= d),
-        3,
+        Expr(f"place of d in {name}", f"{name}.index(d) if d in {name} else -1", uses),
+        lambda s, d: s.dims[name].index(d) if d in s.dims.get(name, ()) else None,
+        4,
     )
-    yield DimWord(Expr(name, name, uses), lambda s, d: s.dims[name][0] if name in s.dims else None, 4)
+
+
+def _words_by_one(name: str, uses: frozenset[str]) -> Iterator[DimWord]:
+    def without(s: Situation, d: int) -> int | None:
+        gone = s.one_dim(name)
+        return None if gone is None or gone == d else d - (gone < d)
+
+    def beside(s: Situation, d: int) -> int | None:
+        put = s.one_dim(name)
+        return None if put is None else d + (put <= d)
+
+    none = f"{name} is None or "
+    yield DimWord(Expr(f"d without {name}", f"-1 if {none}d == {name} else d - ({name} < d)", uses), without, 3)
+    yield DimWord(Expr(f"d beside {name}", f"-1 if {name} is None else d + ({name} <= d)", uses), beside, 3)
+    yield DimWord(Expr(name, f"-1 if {name} is None else {name}", uses), lambda s, d: s.one_dim(name), 4)
 
 
 def _exchanged(one: str, two: str) -> DimWord:
     def find(s: Situation, d: int) -> int | None:
-        first, second = s.dims[one][0], s.dims[two][0]
+        first, second = s.one_dim(one), s.one_dim(two)
+        if first is None or second is None:
+            return None
         return second if d == first else first if d == second else d
 
     code = f"{two} if d == {one} else {one} if d == {two} else d"
@@ -197,187 +222,8 @@ def _carried(one: str, two: str) -> DimWord:
     """Dims that a diagonal takes out, or puts in."""
 
     def find(s: Situation, d: int) -> int | None:
-        gone = (s.dims[one][0], s.dims[two][0])
-        return None if d in gone else d - sum(g < d for g in gone)
+        gone = (s.one_dim(one), s.one_dim(two))
+        return None if d in gone or None in gone else d - sum(g < d for g in gone if g is not None)
 
     code = f"-1 if d in ({one}, {two}) else d - ({one} < d) - ({two} < d)"
     return DimWord(Expr(f"d without {one} and {two}", code, frozenset((one, two))), find, 3)
-
-
-@dataclass(frozen=True)
-class Atom:
-    """A condition on a case, what it costs to say, and why it is needed."""
-
-    expr: Expr
-    holds: Callable[[Situation, int], bool]
-    cost: int
-    why: str
-
-
-def dim_atoms(names: Sequence[str], reference: int, lists: frozenset[str]) -> Iterator[Atom]:
-    """Conditions on where d lies.  `lists`: arguments that may name several dims."""
-    for name in names:
-        yield from _in_list(name) if name in lists else _against(name)
-    for back in (1, 2, 3):
-        yield _before_last(back, reference)
-        yield _at_last(back, reference)
-    for place in (0, 1):
-        yield _at_place(place, True)
-        yield _at_place(place, False)
-    yield Atom(Expr("d >= 2", "d >= 2"), lambda s, d: d >= 2, 3, "the first two dims are computed along")
-
-
-def _in_list(name: str) -> Iterator[Atom]:
-    uses = frozenset((name,))
-    yield Atom(
-        Expr(f"d not in {name}", f"d not in {name}", uses),
-        lambda s, d: d not in s.dims[name],
-        1,
-        f"the dims in {name} are computed along; slices along the others are independent",
-    )
-    why = f"only along {name} do the results of the shards combine so"
-    yield Atom(Expr(f"d in {name}", f"d in {name}", uses), lambda s, d: d in s.dims[name], 1, why)
-
-
-def _against(name: str) -> Iterator[Atom]:
-    uses = frozenset((name,))
-
-    def atom(word: str, test: Callable[[int, int], bool], cost: int, why: str) -> Atom:
-        return Atom(
-            Expr(f"d {word} {name}", f"d {word} {name}", uses), lambda s, d: test(d, s.dims[name][0]), cost, why
-        )
-
-    yield atom("!=", operator_module.ne, 1, f"{name} is computed along; slices along other dims are independent")
-    yield atom("==", operator_module.eq, 1, f"only along {name} do the results of the shards combine so")
-    yield atom("<", operator_module.lt, 2, f"dims before {name} are independent")
-    yield atom(">", operator_module.gt, 2, f"dims after {name} are independent")
-
-
-def _before_last(back: int, reference: int) -> Atom:
-    text = "d != last" if back == 1 else f"d < ndim-{back}"
-    why = "the last dims are computed together; those before them are a batch"
-    return Atom(
-        Expr(text, f"d < {rank_code(reference)} - {back}"), lambda s, d: d < s.rank_of(reference) - back, 2, why
-    )
-
-
-def _at_last(back: int, reference: int) -> Atom:
-    text = "d == last" if back == 1 else f"d == ndim-{back}"
-    why = "this dim alone is combined so"
-    return Atom(
-        Expr(text, f"d == {rank_code(reference)} - {back}"), lambda s, d: d == s.rank_of(reference) - back, 2, why
-    )
-
-
-def _at_place(place: int, sense: bool) -> Atom:
-    text = f"d {'==' if sense else '!='} {place}"
-    why = "this dim alone is combined so" if sense else f"dim {place} is computed along"
-    return Atom(Expr(text, text), lambda s, d: (d == place) is sense, 3, why)
-
-
-def size_atoms(reference: int, tensors: int) -> Iterator[Atom]:
-    """Conditions on sizes along d, dims aligned from the right as broadcasting does."""
-    if reference == FRAME:
-        return
-    for other in range(tensors):
-        if other != reference:
-            yield from _sizes_against(other, reference)
-    yield Atom(
-        Expr("size along d != 1", f"shape[{reference}][d] != 1"),
-        lambda s, d: s.shape[reference][d] != 1,
-        3,
-        "a dim of size 1 is broadcast",
-    )
-
-
-def _sizes_against(other: int, reference: int) -> Iterator[Atom]:
-    aligned = f"d - rank[{reference}] + rank[{other}]"
-    there = f"shape[{other}][{aligned}]"
-
-    def size(s: Situation, d: int) -> int:
-        place = d - s.rank[reference] + s.rank[other]
-        return s.shape[other][place] if 0 <= place < s.rank[other] else 1
-
-    yield Atom(
-        Expr(f"input {other} has the same size along d", f"{aligned} >= 0 and {there} == shape[{reference}][d]"),
-        lambda s, d: size(s, d) == s.shape[reference][d],
-        2,
-        "a broadcast dim is not split",
-    )
-    yield Atom(
-        Expr(f"input {other} is broadcast along d", f"({aligned} < 0 or {there} == 1)"),
-        lambda s, d: size(s, d) == 1,
-        2,
-        "every shard needs the row that is broadcast",
-    )
-
-
-def value_atoms(situations: Sequence[Situation], dim_names: Sequence[str]) -> Iterator[Atom]:
-    """Conditions on keyword values, from the values seen; what names dims has conditions of its own."""
-    for name in dict.fromkeys(name for s in situations for name in s.values if name not in dim_names):
-        seen = list({repr(s.values.get(name)): s.values.get(name) for s in situations}.values())
-        if len(seen) < 2:
-            continue
-        for value in seen[:6]:
-            yield from _equalities(name, value)
-        numbers = [v for v in seen if _number(v)]
-        if any(v > 0 for v in numbers) and any(v <= 0 for v in numbers):
-            yield _sign(name, "> 0", lambda v: v > 0)
-            yield _sign(name, "< 0", lambda v: v < 0)
-            yield _sign(name, ">= 0", lambda v: v >= 0)
-
-
-def _sign(name: str, word: str, test: Callable[[float], bool]) -> Atom:
-    expr = Expr(f"{name} {word}", f"{name} {word}", frozenset((name,)))
-    why = f"the sign of {name} decides on the order"
-    return Atom(expr, lambda s, d: _number(s.values.get(name)) and test(s.values[name]), 2, why)
-
-
-def _equalities(name: str, value: Any) -> Iterator[Atom]:
-    uses = frozenset((name,))
-    if isinstance(value, bool):
-        text = name if value else f"not {name}"
-        why = f"{name} changes the result"
-        yield Atom(Expr(text, text, uses), lambda s, d: s.values.get(name) is value, 1, why)
-    elif value is None:
-        why = f"{name} changes the computation"
-        none, given = Expr(f"{name} is None", f"{name} is None", uses), f"{name} is not None"
-        yield Atom(none, lambda s, d: s.values.get(name) is None, 2, why)
-        yield Atom(Expr(f"{name} is given", given, uses), lambda s, d: s.values.get(name) is not None, 2, why)
-    elif isinstance(value, (str, int)) or value in SPECIAL_FLOATS:
-        # A number that a sample happened to have explains nothing.
-        for word, sense in (("==", True), ("!=", False)):
-            yield _equality(name, value, word, sense)
-
-
-SPECIAL_FLOATS = (0.0, 0.5, 1.0, -1.0, 2.0, float("inf"), float("-inf"))
-
-
-def _equality(name: str, value: str | int | float, word: str, sense: bool) -> Atom:
-    expr = Expr(f"{name} {word} {value!r}", f"{name} {word} {_literal(value)}", frozenset((name,)))
-    why = f"{name} chooses the computation"
-    return Atom(expr, lambda s, d: (s.values.get(name) == value) is sense, 3 if sense else 4, why)
-
-
-def _literal(value: str | int | float) -> str:
-    if isinstance(value, float) and value in (float("inf"), float("-inf")):
-        return f'float("{value}")'
-    return repr(value)
-
-
-def _number(value: Any) -> TypeGuard[int | float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def rank_atoms(situations: Sequence[Situation]) -> Iterator[Atom]:
-    """Conditions on ranks: last resort, for they explain little."""
-    for tensor in range(min(len(s.rank) for s in situations)):
-        seen = sorted({s.rank[tensor] for s in situations})
-        for rank in seen if len(seen) > 1 else ():
-            for word, sense in (("==", True), ("!=", False)):
-                yield _rank(tensor, rank, word, sense)
-
-
-def _rank(tensor: int, rank: int, word: str, sense: bool) -> Atom:
-    expr = Expr(f"ndim of input {tensor} {word} {rank}", f"rank[{tensor}] {word} {rank}")
-    return Atom(expr, lambda s, d: (s.rank[tensor] == rank) is sense, 5, "the rank chooses the computation")

@@ -32,6 +32,10 @@ class Confirmed:
     pairs: int = 0
     rows: int = 0
     failures: tuple[str, ...] = ()
+    table: Table | None = None
+    """The table whose rows were tried."""
+    failed: frozenset[Row] = frozenset()
+    """The rows that failed, alone or with another."""
 
 
 def confirm(operator: Operator, tables: Sequence[Table]) -> Confirmed:
@@ -50,7 +54,10 @@ def confirm(operator: Operator, tables: Sequence[Table]) -> Confirmed:
     failures = [f"on two axes: {_text(a)} with {_text(b)}" for (a, b), held in grid.items() if held is False]
     failures += [f"in float32: {_text(row)}" for row, held in rounded.items() if held is False]
     on_grid = sum(held is not None for held in grid.values())
-    return Confirmed(on_grid, sum(held is not None for held in rounded.values()), tuple(failures))
+    failed = {row for pair, held in grid.items() if held is False for row in pair}
+    failed |= {row for row, held in rounded.items() if held is False}
+    in_float32 = sum(held is not None for held in rounded.values())
+    return Confirmed(on_grid, in_float32, tuple(failures), chosen, frozenset(failed))
 
 
 def _choice(tables: Sequence[Table]) -> Table | None:

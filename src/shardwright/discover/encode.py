@@ -23,6 +23,12 @@ _RELATIVE = 1e-9
 _ABSOLUTE = 1e-13
 """float64 keeps 1e-16; a few hundred roundings and a cancellation stay below these, a false rule does not."""
 
+_EPSILON = float(np.finfo(np.float64).eps)
+_ROUNDINGS = 16
+"""float32 cannot tell that finely: so many roundings of the largest number are let through."""
+MANY_ROUNDINGS = 1 << 14
+"""What is within these may have cancelled in float32: it neither holds nor fails."""
+
 
 def chunk_sizes(size: int, world: int) -> tuple[int, ...]:
     """What each device gets of a dim."""
@@ -108,6 +114,9 @@ def _bounded(array: Array, world: int, encoding: str, rng: np.random.Generator, 
         below: Array = np.asarray(rng.uniform(0.1, 1.0, array.shape) * span)
         if encoding == "random":
             below = below * (np.abs(_finite(array)) + 0.5)
+        elif encoding == "alone":  # others hold 0 where they may: what a kernel takes for nothing
+            away = _finite(array) * -sign
+            below = np.where(away > 0, away, below)
         if array.dtype.kind in "iu":
             limits = np.iinfo(array.dtype)
             below = np.minimum(np.ceil(below), 2.0**20).astype(np.int64)
@@ -115,7 +124,8 @@ def _bounded(array: Array, world: int, encoding: str, rng: np.random.Generator, 
             room = np.minimum(wide - limits.min if upper else limits.max - wide, 2.0**20).astype(np.int64)
             parts.append((array.astype(np.int64) + sign * np.minimum(below, room)).astype(array.dtype))
         else:
-            parts.append((array + sign * _exact(below)).astype(array.dtype))
+            moved = _exact(below) if encoding != "alone" else below
+            parts.append((array + sign * moved).astype(array.dtype))
     return _dealt(parts, _holders(array, world, rng))
 
 
@@ -180,10 +190,11 @@ def assemble(parts: Sequence[Array], placement: Placement) -> Array | None:
         return _FINISH[placement.reduce](np.stack(parts)).astype(parts[0].dtype)
 
 
-def same(got: Array, want: Array, scale: Array | float = 0.0) -> bool:
+def same(got: Array, want: Array, scale: Array | float = 0.0, roundings: int = _ROUNDINGS) -> bool:
     """Whether two arrays are equal: exactly for whole numbers, up to rounding for floats, NaN and Inf in place.
 
-    `scale` is the size of the numbers that `got` was computed from, where it may exceed the result's.
+    `scale` is the size of the numbers that `got` was computed from, where it may exceed the result's; `roundings` is
+    for numbers narrower than float64.
     """
     if got.shape != want.shape:
         return False
@@ -194,11 +205,13 @@ def same(got: Array, want: Array, scale: Array | float = 0.0) -> bool:
     with np.errstate(all="ignore"):
         sizes = np.maximum(np.abs(want), scale)
         most = float(sizes.max())
-        if math.isfinite(most):
-            close = np.abs(got - want) <= _RELATIVE * sizes + _ABSOLUTE * most
+        if not math.isfinite(most):
+            sizes = np.where(np.isfinite(sizes), sizes, 0.0)
+            most = float(sizes.max())
+        if np.finfo(got.dtype).eps > _EPSILON:
+            close = np.abs(got - want) <= roundings * float(np.finfo(got.dtype).eps) * most
         else:
-            finite = np.where(np.isfinite(sizes), sizes, 0.0)
-            close = np.abs(got - want) <= _RELATIVE * finite + _ABSOLUTE * float(finite.max())
+            close = np.abs(got - want) <= _RELATIVE * sizes + _ABSOLUTE * most
         if close.all():
             return True
         return bool((close | (got == want) | (np.isnan(got) & np.isnan(want))).all())

@@ -17,10 +17,10 @@ from typing import Any
 import yaml
 
 from .isolate import Outcome, run_isolated
-from .learn import QUICK, Effort, discover_entry
+from .learn import SURVEY, Effort, discover_entry
 from .report import as_dict, yaml_text
 
-VERSION = 1
+VERSION = 2
 """Counted up when discovery itself changes, so that files of an older one are made anew."""
 
 FOUND, NONE, UNJUDGED = "rule found", "none exists", "not judged"
@@ -43,7 +43,7 @@ def discover_all(
     names: Sequence[str],
     out: Path | None = None,
     jobs: int = 1,
-    effort: Effort = QUICK,
+    effort: Effort = SURVEY,
     seconds: float = 30.0,
     progress: Callable[[Verdict, int, int], None] = lambda verdict, done, of: None,
 ) -> list[Verdict]:

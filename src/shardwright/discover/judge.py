@@ -55,14 +55,14 @@ def _finished(placement: Placement, numbers: list[Any]) -> Any:
     return numbers[-1] if placement is R else _FINISH_NUMBERS[placement.reduce](numbers)
 
 
-def lies(parts: list[Array], want: Array, placement: Placement) -> bool:
+def lies(parts: list[Array], want: Array, placement: Placement, roundings: int = 16) -> bool:
     whole = assemble(parts, placement)
     if whole is None:
         return False
     scale: Array | float = 0.0
     if placement.kind == "P" and want.dtype.kind in "fc":
         scale = np.abs(np.stack(parts)).max(axis=0)
-    return same(whole, want, scale)
+    return same(whole, want, scale, roundings)
 
 
 def varies(array: Array, alone: bool) -> bool:

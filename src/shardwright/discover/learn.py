@@ -15,14 +15,16 @@ import numpy as np
 
 from ..errors import DiscoverError
 from .analyse import category, factor_line, properties, varying
+from .attack import FULL, LIGHT, SWIFT, Strength
 from .cases import dim_arguments
 from .confirm import confirm
+from .fresh import Drawer, dims_by_behaviour
 from .inputs.adversarial import redraw, shuffled
 from .inputs.registry import Generator, generator_named, generators_for, standard_generators
 from .operator import Argument, Array, NumpyLibrary, Operator, Sample, Slot
 from .oracle import MOST_COMBINATIONS, NO_EVEN_SHARDS, WORLDS, check
 from .statement import Statement
-from .synthesize import synthesize
+from .synthesize import synthesize, without
 from .table import Table, folded
 from .widen import describe, runs, widened
 
@@ -37,34 +39,52 @@ class Effort:
     worlds: tuple[int, ...] = WORLDS
     combinations: int = MOST_COMBINATIONS
     """Input combinations tried exhaustively for one call."""
+    rich: int = 6
+    """Fresh calls that are tried in full, too."""
+    attack: Strength | None = FULL
+    """Fresh calls that rules must withstand; None for none."""
 
 
 THOROUGH = Effort()
-QUICK = Effort(samples=6, more=4, variants=2, combinations=8_000)
-"""For all operators at once."""
+QUICK = Effort(samples=6, more=4, variants=2, combinations=8_000, rich=2, attack=LIGHT)
+"""Fewer calls."""
+SURVEY = replace(QUICK, attack=SWIFT)
+"""For all operators at once: a survey.  What is to be relied on is studied for itself."""
 
 
-def discover(target: object, effort: Effort = THOROUGH) -> list[Statement]:
+def discover(
+    target: object, effort: Effort = THOROUGH, calls: Sequence[str] = (), backward: bool = False
+) -> list[Statement]:
     """What is found of an operator, one statement for each ATen overload that its samples call.
 
-    A function that makes several ATen calls is studied as it stands.
+    A function that makes several ATen calls is studied as it stands.  `calls` are calls to start from, as text:
+    ``"op(f32[8, 6], dim=1)"``; `backward` asks for the rule of the gradient.
     """
-    from .torch.ops import torch_operator
+    from .torch.own import gradient_of, torch_operator_of, with_mutations, written_call
     from .torch.samples import samples_of
 
-    operator = torch_operator(target)
-    return _studied(operator, samples_of(operator, effort.samples), effort)
+    operator = torch_operator_of(target)
+    if calls:
+        samples = [written_call(operator, text) for text in calls]
+    else:
+        samples = samples_of(operator, max(effort.samples, _AT_HAND))
+    operator = with_mutations(operator, samples)
+    if backward:
+        gradient, pulled = gradient_of(operator, samples)
+        return [study(gradient, pulled, effort)]
+    return _studied(operator, samples, effort)
 
 
-def discover_entry(name: str, effort: Effort = QUICK) -> list[Statement]:
+def discover_entry(name: str, effort: Effort = SURVEY) -> list[Statement]:
     """The same for an entry of PyTorch's OpInfo database, variants such as ``div.floor_rounding`` included."""
     from .torch.samples import opinfo_operator, samples_from_opinfo
 
-    return _studied(opinfo_operator(name), samples_from_opinfo(name, limit=effort.samples), effort)
+    return _studied(opinfo_operator(name), samples_from_opinfo(name, limit=max(effort.samples, _AT_HAND)), effort)
 
 
 def _studied(operator: Operator, samples: Sequence[Sample], effort: Effort) -> list[Statement]:
     from .torch.ops import resolved, study_of
+    from .torch.own import with_facts
 
     made = [study_of(operator, sample) for sample in samples] if not operator.overload else []
     groups: dict[str, tuple[Operator, list[Sample]]] = {}
@@ -73,20 +93,30 @@ def _studied(operator: Operator, samples: Sequence[Sample], effort: Effort) -> l
             groups.setdefault(found[0].overload, (found[0], []))[1].append(found[1])
     if made and all(made) and groups:
         ordered = sorted(groups.values(), key=lambda group: -len(group[1]))
-        return [study(replace(aten, name=operator.name), calls, effort) for aten, calls in ordered]
+        return [study(with_facts(replace(aten, name=operator.name)), calls, effort) for aten, calls in ordered]
     if samples:
         operator = resolved(operator, samples[0])
-    return [study(operator, samples, effort)]
+    return [study(with_facts(operator), samples, effort)]
+
+
+_AT_HAND = 48
+"""Calls taken from a database of samples: some are tried in full, the rules are attacked with the others."""
 
 
 def study(operator: Operator, samples: Sequence[Sample], effort: Effort = THOROUGH) -> Statement:
-    """Check every sample, and calls made from them, and state what holds."""
+    """Check the first samples, and calls made from them, state what holds, and attack it with all."""
     if not samples:
         return Statement(operator, (), refused="no sample of a call is known")
+    named = dims_by_behaviour(operator, samples)
+    if named:
+        operator = replace(operator, facts={**operator.facts, "dims": named})
+    samples, others = samples[: effort.samples], samples[effort.samples :]
     calls = widened(operator, _telling(samples), effort.more)
+    drawer = Drawer(operator, calls)
+    calls += [*drawer.swept(calls, effort.more), *drawer.in_dtypes(calls, 4), *drawer.rich(calls, effort.rich)]
     drawn = _generators(operator, effort)
     tables = [_checked(operator, call, drawn, effort) for call in calls]
-    return state(operator, tables, drawn, effort)
+    return state(operator, tables, drawn, effort, drawer, others)
 
 
 def _telling(samples: Sequence[Sample]) -> list[Sample]:
@@ -96,16 +126,25 @@ def _telling(samples: Sequence[Sample]) -> list[Sample]:
     return [*rich, *poor[: 1 if rich else None]]
 
 
-def state(operator: Operator, tables: Sequence[Table], drawn: Sequence[Generator], effort: Effort) -> Statement:
+def state(
+    operator: Operator,
+    tables: Sequence[Table],
+    drawn: Sequence[Generator],
+    effort: Effort,
+    drawer: Drawer | None = None,
+    others: Sequence[Sample] = (),
+) -> Statement:
     """The statement that these tables make."""
     live = [table for table in tables if not table.refused]
     if not live:
         reasons = dict.fromkeys(table.refused for table in tables)
         return Statement(operator, (), samples=tuple(t.sample for t in tables), refused="; ".join(reasons))
-    found = synthesize(operator, live)
+    found = synthesize(operator, live, effort.attack, drawer, others)
     dims = dim_arguments(operator, live, found.inserts)
     standard = {generator.name for generator in standard_generators()}
     again = confirm(operator, live)
+    if effort.attack is not None and again.table is not None:
+        found = without(found, again.table, again.failed)
     return Statement(
         operator,
         found.rules,
@@ -122,7 +161,9 @@ def state(operator: Operator, tables: Sequence[Table], drawn: Sequence[Generator
         dropped=_dropped(operator, live),
         leftover=found.leftover,
         held_out=found.held_out,
-        disagreements=(*found.disagreements, *again.failures),
+        disagreements=again.failures if effort.attack is None else (),
+        fresh=found.fresh,
+        refuted=found.refuted,
         confirmed=f"{again.pairs} pairs of rows on a 2x2 mesh, {again.rows} rows in float32",
         restricted="; ".join(dict.fromkeys(table.restricted for table in live if table.restricted)),
         inserts=found.inserts,
@@ -136,7 +177,8 @@ def _generators(operator: Operator, effort: Effort) -> list[Generator]:
     own = [g for g in every if "*" not in g.ops]
     common = [g for g in every if "*" in g.ops]
     if effort.variants < len(standard_generators()):
-        return [*own[:1], generator_named("make_randn"), *common][: effort.variants]
+        # Samples are normal numbers already; ties bring zeros, and results that differ.
+        return [*own[:1], *common, generator_named("make_randn")][: effort.variants]
     room = max(0, effort.variants - len(standard_generators()))
     # Every other one, so that NaN and Inf, which come last, are among them.
     return [*own, *standard_generators(), *common[:: max(1, len(common) // max(room, 1))][:room]]

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from .cases import names_dims
 from .encode import ENCODINGS, assemble, chunk_sizes, kinds_for, same, shard_grade, split
 from .judge import fitting, lies, varies
 from .operator import Array, Operator, Sample, Slot, leaves, slots_in
@@ -139,7 +140,8 @@ class Oracle:
         if self.table.refused:
             return
         self.table.outputs = tuple(array.shape for array in self.truth)
-        self._sized = _shape_argument(sample, self.truth[0].shape)
+        self.table.kinds = tuple(kinds_for(array, "data", kinds) for array in self.truth)
+        self._sized = _shape_argument(operator, sample, self.truth[0].shape)
         # A single number tells something if it was made from several.
         alone = all(array.size <= 1 for array in sample.tensors)
         self.informative = [varies(array, alone) for array in self.truth]
@@ -271,6 +273,21 @@ class Oracle:
                     good.add(S(sized))
         return found
 
+    def bears_out(
+        self, inputs: Inputs, outputs: Sequence[Placement], world: int, encoding: str, roundings: int = 16
+    ) -> list[bool]:
+        """Whether each output is placed so: of one run, or of the run with a shape argument cut where it is sharded."""
+        found = [False] * len(self.truth)
+        for sized, results in self.outcomes(inputs, world, encoding):
+            if len(results) != len(self.truth):
+                continue
+            for index, (parts, want, placement) in enumerate(zip(results, self.truth, outputs)):
+                if not found[index] and (sized is None or placement is S(sized)):
+                    found[index] = _placed_so(parts, want, placement, roundings)
+            if all(found):
+                break
+        return found
+
     def input_combinations(self, most: int = MOST_COMBINATIONS) -> Iterator[Inputs]:
         """Every combination; of operators with many tensors those that a rule may reasonably need."""
         count = math.prod(len(choice) for choice in self.choices)
@@ -287,7 +304,12 @@ class Oracle:
     def screen(self, most: int = MOST_COMBINATIONS) -> None:
         """Run every input combination once, on evenly cut tensors where that can be."""
         outputs_each = [len(placements(array.ndim, tuple(self.kinds))) for array in self.truth]
-        for inputs in self.input_combinations(most):
+        combinations = self.input_combinations(most)
+        if self.table.restricted:
+            self.table.judged = set()
+        for inputs in combinations:
+            if self.table.judged is not None:
+                self.table.judged.add(inputs)
             self.table.combinations += sum(outputs_each)
             found = self.judge(inputs, self.even_world(inputs), ENCODINGS[0])
             if any(found):
@@ -308,6 +330,9 @@ class Oracle:
                     for placement in found - good[index]:
                         grade = oracle.grade(inputs, world, index, placement)
                         self._failed(inputs, index, placement, grade, found)
+                    for placement in found & good[index]:
+                        grade = oracle.grade(inputs, world, index, placement)
+                        self.table.seen.setdefault((inputs, index, placement), set()).add(grade)
                 if not any(left):
                     break
             self._settle(inputs, left)
@@ -336,6 +361,8 @@ class Oracle:
             found.discard(placement)
             return
         key = (inputs, index, placement)
+        if grade == "empty" and inputs not in self.table.errors:
+            self.table.silent.add(key)
         better = GRADES[GRADES.index(grade) - 1]
         known = self.table.grades.get(key, better)
         self.table.grades[key] = GRADES[min(GRADES.index(better), GRADES.index(known))]
@@ -344,7 +371,7 @@ class Oracle:
         """Drop what says nothing before it is confirmed: on constant tensors almost everything passes."""
         for index, found in enumerate(left):
             for placement in list(found):
-                reason = self._says_nothing(inputs, index, placement, oracles)
+                reason = self.says_nothing(inputs, index, placement, oracles)
                 if reason:
                     found.discard(placement)
                     self.table.dropped[inputs, index, placement] = reason
@@ -363,14 +390,19 @@ class Oracle:
         else:
             del self.table.valid[inputs]
 
-    def _says_nothing(self, inputs: Inputs, index: int, placement: Placement, oracles: Sequence[Oracle]) -> str:
+    def says_nothing(self, inputs: Inputs, index: int, placement: Placement, oracles: Sequence[Oracle]) -> str:
+        """Why a placement that fits tells nothing of the operator; empty if it does."""
         pending = [i for i, p in enumerate(inputs) if p.kind == "P"]
-        if pending or placement.kind == "P":
-            if not any(oracle.informative[index] for oracle in oracles):
-                return "the result is constant in every sample"
+        copies = placement is R and any(p is not R for p in inputs)
+        if pending or copies or placement.kind == "P":
             numbers = {oracle.truth[index].tobytes() for oracle in oracles}
-            if self.truth[index].size == 1 and len(oracles) > 1 and len(numbers) == 1:
+            single = self.truth[index].size == 1
+            if single and len(oracles) > 1 and len(numbers) == 1:
                 return "the result is the same number in every sample"
+            # One truth value tells nothing, but several calls do, on which it differs.
+            told = single and (len(numbers) > 1 or self.truth[index].dtype == bool)
+            if not told and not any(oracle.informative[index] for oracle in oracles):
+                return "the result is constant in every sample"
         if any(not any(oracle.varies[i] for oracle in oracles) for i in pending):
             return "a pending input is constant in every sample"
         if any(self.sample.tensors[i].size < FEWEST for i in pending):
@@ -392,6 +424,16 @@ class Oracle:
             got = assemble(self.run(inputs, world, encoding)[output], placement)
         want = self.truth[output]
         return Counterexample(self.sample, inputs, output, placement, world, encoding, parts, got, want, error)
+
+
+def _placed_so(parts: list[Array], want: Array, placement: Placement, roundings: int) -> bool:
+    if placement.kind == "S" and placement.dim >= want.ndim:
+        return False
+    if any(part.ndim != want.ndim for part in parts):
+        return False
+    if placement.kind != "S" and any(part.shape != want.shape for part in parts):
+        return False
+    return lies(parts, want, placement, roundings)
 
 
 def _kinds_in(inputs: Inputs) -> int:
@@ -428,14 +470,19 @@ def _write_only_slots(operator: Operator, sample: Sample) -> set[int]:
     return {slot.index for name in outs if isinstance(slot := bound.get(name), Slot)}
 
 
-def _shape_argument(sample: Sample, shape: tuple[int, ...]) -> tuple[int | str, tuple[int, ...]] | None:
+def _shape_argument(
+    operator: Operator, sample: Sample, shape: tuple[int, ...]
+) -> tuple[int | str, tuple[int, ...]] | None:
     """The argument that tells the result's shape, if one does: on a device it tells the local shape."""
+    names = [argument.name for argument in operator.arguments]
     places: list[tuple[int | str, Any]] = [*enumerate(sample.args), *sample.kwargs.items()]
-    for name, value in places:
-        if isinstance(value, (list, tuple)) and value and all(type(item) is int for item in value):
-            told = tuple(size if item == -1 else item for item, size in zip(value, shape))
-            if len(value) == len(shape) and told == shape:
-                return name, shape
+    for place, value in places:
+        name = place if isinstance(place, str) else names[place] if place < len(names) else ""
+        if not isinstance(value, (list, tuple)) or len(value) != len(shape) or names_dims(operator, name):
+            continue
+        told = all(type(item) is int and item in (-1, size) for item, size in zip(value, shape))
+        if told and any(item != -1 for item in value):
+            return place, shape
     return None
 
 

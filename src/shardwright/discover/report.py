@@ -58,6 +58,8 @@ def as_dict(statement: Statement) -> dict[str, Any]:
         },
         "not_covered": list(statement.leftover),
     }
+    if statement.fresh:
+        found["attack"] = {"fresh_calls": statement.fresh, "refuted": list(statement.refuted)}
     if statement.confirmed:
         found["confirmed"] = statement.confirmed
     if statement.combinations:
@@ -309,6 +311,8 @@ def _footer(statement: Statement) -> Iterator[str]:
     if worlds:
         seen.append(f"on {worlds} devices")
     right, every = statement.held_out
+    if statement.fresh:
+        seen.append(f"attacked with {statement.fresh} fresh calls")
     if every:
         seen.append(f"held out: {right} of {every} agree")
     yield "  tested on " + ", ".join(seen)
@@ -320,6 +324,7 @@ def _footer(statement: Statement) -> Iterator[str]:
     for title, items in (
         ("calls with another number of tensors", other),
         ("held-out cases that disagree", list(statement.disagreements)),
+        ("refuted, so narrowed or dropped", list(statement.refuted)),
         ("not covered by a rule", list(statement.leftover)),
         ("dropped, they say nothing", [f"{rule}: {reason}" for rule, reason in statement.dropped]),
     ):

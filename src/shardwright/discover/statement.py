@@ -64,7 +64,9 @@ class Rule:
     counterexamples: tuple[str, ...] = ()
     """Cases that force the conditions: where they fail, the rule does."""
     witnesses: int = 0
-    """Cases in which it was seen to hold."""
+    """Calls on which it was seen to hold."""
+    silent: bool = False
+    """Whether it gives wrong numbers on empty shards, where the library does not refuse the call."""
 
     @property
     def unconditional(self) -> bool:
@@ -106,9 +108,13 @@ class Statement:
     leftover: tuple[str, ...] = ()
     """Valid cases that no rule of the statement covers."""
     held_out: tuple[int, int] = (0, 0)
-    """Cases kept back to check the statement: agreeing, all."""
+    """Rows of fresh calls drawn when the statement was finished: those it is right about, and all."""
     disagreements: tuple[str, ...] = ()
     """Held-out cases that the statement gets wrong."""
+    fresh: int = 0
+    """Fresh calls that the rules were attacked with."""
+    refuted: tuple[str, ...] = ()
+    """Rows of rules that were narrowed or dropped for fresh calls on which they failed."""
     confirmed: str = ""
     """What was tried again on a mesh of two axes and in float32."""
     restricted: str = ""

@@ -1,89 +1,30 @@
-"""From tables of valid placements, over many shapes and keyword values, to the smallest statement.
+"""From tables of valid placements, over many shapes and keyword values, to a statement that withstands attack.
 
-A rule is a *template* (terms whose dims are words, ``S(d), S(d) -> S(d)``) and a *condition* (a conjunction of
-atoms, ``d != dim``).  Every valid row of every table suggests the templates that it fits.  For a template, each
-(sample, dim) is a case in which it held or did not; the cheapest condition that keeps all the cases where it
-failed out, and lets as many of the others in as possible, makes it a rule.  Rules are then taken greedily until
-every row is covered.  What none covers is listed, not guessed.
+`search` finds the smallest rules that the tables bear out; `attack` tries them on fresh calls drawn inside the regions
+that they claim.  A call on which a rule fails is added to what the search must be right about, until none is found.
+What still fails then is dropped, with its counter-example; what too few calls bear out is not stated.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
-from .cases import (
-    Atom,
-    DimWord,
-    Situation,
-    aligned_word,
-    dim_arguments,
-    dim_atoms,
-    dim_words,
-    list_arguments,
-    rank_atoms,
-    size_atoms,
-    value_atoms,
-)
-from .operator import Operator
-from .placement import Placement, R, S
-from .statement import FRAME, Rule, ShardedOn, Term
-from .table import GRADES, Inputs, Table, folded
+from .attack import Claim, Pool, Row, Strength, Struck, Target, attack
+from .cases import Situation
+from .conditions import Atom
+from .fresh import Drawer
+from .operator import Operator, Sample
+from .placement import R
+from .search import WITNESSES, Search
+from .statement import Rule, ShardedOn
+from .table import Table
+from .templates import Template, claims, row_text
+from .widen import with_value
 
-Outputs = tuple[Placement, ...]
-Row = tuple[int, Inputs, Outputs]
-"""A valid row: the number of its situation, and what lies how."""
-
-Way = tuple[int, int, tuple[Atom, ...]]
-"""A condition that keeps every failing case out: its cost, the cases it lets in (as bits), and its atoms."""
-
-NO_DIM = -1
-_MOST_TEMPLATES_PER_ROW = 48
-_ATOMS_IN_TRIPLES = 16
-
-
-@dataclass(frozen=True)
-class Template:
-    """A rule without its condition: placements, and words for dims."""
-
-    inputs: tuple[Placement | DimWord, ...]
-    outputs: tuple[Placement | DimWord, ...]
-    reference: int | None
-
-    @property
-    def cost(self) -> int:
-        return sum(term.cost for term in (*self.inputs, *self.outputs) if isinstance(term, DimWord))
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        return (self.reference, *(t if isinstance(t, Placement) else t.expr for t in (*self.inputs, *self.outputs)))
-
-    def at(self, situation: Situation, d: int) -> tuple[Inputs, Outputs] | None:
-        """The placements it means in a case, or None where it means none.
-
-        An output dim that does not exist is kept: emitted code does not know the ranks of outputs, so the condition
-        must rule such cases out.
-        """
-        inputs = [_placed(term, situation, d, shape) for term, shape in zip(self.inputs, situation.shape)]
-        outputs = [_placed(term, situation, d, None) for term in self.outputs]
-        if any(p is None for p in (*inputs, *outputs)):
-            return None
-        if self.reference is not None and not any(p is not None and p.kind == "S" for p in inputs):
-            return None
-        return tuple(p for p in inputs if p is not None), tuple(p for p in outputs if p is not None)
-
-
-def _placed(term: Placement | DimWord, situation: Situation, d: int, shape: tuple[int, ...] | None) -> Placement | None:
-    if isinstance(term, Placement):
-        return term
-    dim = term.find(situation, d)
-    if dim is None:
-        return None
-    if term.broadcasts and shape is not None and (dim < 0 or shape[dim] == 1):
-        return R
-    return S(dim) if dim >= 0 and (shape is None or dim < len(shape)) else None
+Ruling = tuple[Template, tuple[Atom, ...]]
+"""A template and its condition."""
 
 
 @dataclass
@@ -95,56 +36,259 @@ class Synthesis:
     """Rules of calls with another number of tensors."""
     leftover: tuple[str, ...] = ()
     held_out: tuple[int, int] = (0, 0)
-    disagreements: tuple[str, ...] = ()
+    """Rows of fresh calls that the finished statement was right about, and all."""
+    fresh: int = 0
+    """Fresh calls that it was attacked with."""
+    refuted: tuple[str, ...] = ()
+    """Rows of rules that were narrowed or dropped for them."""
     situations: list[Situation] = field(default_factory=list)
+    rulings: list[tuple[Ruling, Rule]] = field(default_factory=list)
+    """What each rule says, as the search knows it."""
     inserts: int = 0
     """How many dims the operator adds before its dim arguments count."""
 
 
-def synthesize(operator: Operator, tables: Sequence[Table]) -> Synthesis:
-    """The smallest statement that the tables bear out; one in four of them is kept back to check it first."""
+def synthesize(
+    operator: Operator,
+    tables: Sequence[Table],
+    strength: Strength | None = None,
+    drawer: Drawer | None = None,
+    others: Sequence[Sample] = (),
+) -> Synthesis:
+    """The smallest statement that the tables bear out and that the attack does not refute (without one if None).
+
+    `others` are more calls at hand, which the attack uses beside its fresh ones.
+    """
     groups = _comparable(operator, [table for table in tables if table.valid])
     if not groups:
         return Synthesis()
-    main, *others = groups
-    found = _best(operator, main[1])
+    if strength is None:
+        drawer = None
+    elif drawer is None:
+        drawer = Drawer(operator, [table.sample for table in tables])
+    if drawer is not None:
+        drawer.others = tuple(others)
+    main, *rest = groups
+    found = _best(operator, main[1], drawer, strength)
     # Calls with other tensors have rules of their own; mostly the same less a term, or with it once more.
     seen = {len(main[0])}
-    for names, alike in others:
-        if len(names) not in seen:
+    for names, alike in rest:
+        if len(names) not in seen and len(seen) <= _MOST_VARIANTS:
             seen.add(len(names))
-            found.variants += _best(operator, alike).rules
+            found.variants += _best(operator, alike, drawer, strength).rules
     return found
 
 
-def _best(operator: Operator, tables: Sequence[Table]) -> Synthesis:
-    plain = _stated(operator, tables, 0)
-    if not plain.leftover and not plain.disagreements:
-        return plain
+def _best(operator: Operator, tables: Sequence[Table], drawer: Drawer | None, strength: Strength | None) -> Synthesis:
+    plain = Search.over(operator, tables, 0)
     # Arguments such as unsqueeze's dim count places of the result, which has one more.
-    inserting = _stated(operator, tables, 1)
-    return inserting if _price(inserting) < _price(plain) else plain
+    inserting = Search.over(operator, tables, 1)
+    chosen = inserting if inserting.names and _price(inserting) < _price(plain) else plain
+    return _stated(chosen, tables, drawer, strength)
 
 
-def _price(found: Synthesis) -> tuple[int, int]:
-    return len(found.leftover), len(found.rules)
+def without(found: Synthesis, table: Table, failed: Collection[Row]) -> Synthesis:
+    """Without the rules that claim rows of a table which failed elsewhere: on two axes, in float32."""
+    situation = next((s for s in found.situations if s.table is table), None)
+    if situation is None or not failed:
+        return found
+    wrong = [rule for ruling, rule in found.rulings if any(row in failed for row in claims(*ruling, situation))]
+    dropped = tuple(f"{rule}: fails on two axes or in float32" for rule in wrong)
+    rules = tuple(rule for rule in found.rules if not any(rule is other for other in wrong))
+    return replace(found, rules=rules, refuted=(*found.refuted, *dropped))
 
 
-def _stated(operator: Operator, tables: Sequence[Table], inserts: int) -> Synthesis:
-    names = dim_arguments(operator, tables, inserts)
-    everything = [Situation.of(operator, table, names, inserts) for table in tables]
-    situations = [s for s in everything if not s.degenerate] or everything
-    kept = range(3, len(situations), 4) if len(situations) > 3 else range(len(situations) - 1, 0, -2)
-    kept_back = [situations[i] for i in kept]
-    agreed: tuple[int, int] = (0, 0)
-    disagreements: tuple[str, ...] = ()
-    if kept_back:
-        first = _Search(operator, [s for i, s in enumerate(situations) if i not in kept], names)
-        agreed, disagreements = _compare(first.found(), kept_back)
-    search = _Search(operator, situations, names)
-    found = search.found()
-    rules = tuple(search.as_rule(template, atoms) for template, atoms in found)
-    return Synthesis(_ordered(rules), (), tuple(search.leftover()), agreed, disagreements, situations, inserts)
+def _price(search: Search) -> tuple[int, int]:
+    rules = search.found()
+    return len(search.todo), len(rules)
+
+
+def _stated(search: Search, tables: Sequence[Table], drawer: Drawer | None, strength: Strength | None) -> Synthesis:
+    situations = list(search.situations)
+    if drawer is None or strength is None:
+        search.evidence = 0
+        rules = [rule for template, atoms in search.found() for rule in search.as_rules(template, atoms)]
+        return Synthesis(_ordered(rules), (), tuple(search.leftover()), situations=situations, inserts=search.inserts)
+    search.numbers, search.dtypes = drawer.named.numbers, drawer.named.dtypes
+    pool = Pool(search.operator, drawer, search.names, search.inserts, tables[0], strength.most)
+    siege = _Siege(search, pool, strength)
+    kept = siege.outcome()
+    rulings = [
+        ((template, atoms), rule)
+        for template, atoms in kept
+        for rule in search.as_rules(template, atoms)
+        if rule.all_replicated or rule.witnesses >= _needed(template, atoms)
+    ]
+    rules = [rule for _, rule in rulings]
+    covered = {row for template, atoms in kept for row in search.covered(template, atoms)}
+    missed = sorted((row for row in search.rows if row not in covered), key=str)
+    return Synthesis(
+        _ordered(rules),
+        (),
+        tuple(row_text(search.situations[number], *row) for number, *row in missed),
+        siege.held_out,
+        len(siege.pool.targets),
+        tuple(siege.refuted),
+        situations,
+        rulings,
+        search.inserts,
+    )
+
+
+def _needed(template: Template, atoms: Sequence[Atom]) -> int:
+    """Witnesses that a rule needs: the more it has to plead, or if only ranks explain it, the more."""
+    pleads = len(atoms) > 2 or any(atom.cost >= 5 for atom in atoms)
+    return 4 * WITNESSES if pleads else WITNESSES
+
+
+_MOST_VARIANTS = 3
+"""Other numbers of tensors that rules are looked for of."""
+
+_MOST_TRANSPLANTS = 4
+"""Sets of arguments that calls of other ranks and dtypes are given."""
+
+_MOST_LESSONS = 8
+"""Calls that refute one rule which the search learns from at once."""
+
+
+class _Siege:
+    """Rules found, attacked, and found again, until fresh calls refute none of them."""
+
+    def __init__(self, search: Search, pool: Pool, strength: Strength) -> None:
+        self.search, self.pool, self.strength = search, pool, strength
+        self.base = list(search.situations)
+        self.seeds = self.base
+        self.refuted: dict[str, None] = {}
+        self.held_out = (0, 0)
+        self._surrounded_rules: set[object] = set()
+        self._failures: Counter[tuple[object, ...]] = Counter()
+
+    def outcome(self) -> list[Ruling]:
+        for sample in self.pool.drawer.others:
+            self.pool.add(sample)
+        # Calls at hand are as good to start from as those that the tables are of.
+        self.seeds = [*self.base, *(target.situation for target in self.pool.targets)]
+        for situation in _spread(self.base, self.strength.seeds):
+            self.pool.surround(situation.table.sample, self.strength.around)
+        for number in range(self.strength.calls):
+            self.pool.draw(self.seeds[number % len(self.seeds)].table.sample)
+        for _ in range(self.strength.rounds):
+            rules = self.search.found()
+            self._surrounded(rules, self.strength.per_rule)
+            struck = attack([_claim(rule) for rule in rules], self.pool.targets)
+            if not self._learned(rules, struck) and self._held(rules):
+                break
+        return self._survivors(self.search.found())
+
+    def _held(self, rules: Sequence[Ruling]) -> bool:
+        """Whether calls drawn only now, which nothing was learned from, refute none of the rules."""
+        self.held_out = (0, 0)
+        while self.held_out[1] < self.strength.rows:
+            fresh = self._surrounded(rules, 1 + self.strength.per_rule // 2, held_out=True)
+            struck = attack([_claim(rule) for rule in rules], fresh)
+            if self._learned(rules, struck):
+                return False
+            rows = sum(one.rows for one in struck)
+            self.held_out = self.held_out[0] + rows, self.held_out[1] + rows
+            if not rows:
+                break
+        return True
+
+    def _surrounded(self, rules: Sequence[Ruling], wanted: int, held_out: bool = False) -> list[Target]:
+        """Draw calls until each rule has so many in its region, all of them new (`held_out`) or not."""
+        before = len(self.pool.targets)
+        for rule in rules:
+            claim = _claim(rule)
+            inside = sum(bool(claim.rows(target)) for target in self.pool.targets[before if held_out else 0 :])
+            seeds = [s.table.sample for s in self.seeds if any(True for _ in claims(*rule, s))]
+            if seeds and not _silent(rule) and claim.key not in self._surrounded_rules:
+                self._surrounded_rules.add(claim.key)
+                largest = max(seeds, key=lambda s: (len(s.shapes[0]), -sum(t.size for t in s.tensors)))
+                self.pool.surround(largest, self.strength.around, sizes_first=True)
+                self._transplant(rule, seeds)
+            for attempt in range((wanted - inside) * self.strength.tries if seeds and not _silent(rule) else 0):
+                target = self.pool.draw(seeds[attempt % len(seeds)])
+                if target is not None and claim.rows(target):
+                    inside += 1
+                    # A walk: the next call is drawn near this one.
+                    seeds.append(target.situation.table.sample)
+                if inside >= wanted:
+                    break
+        return self.pool.targets[before:]
+
+    def _transplant(self, rule: Ruling, witnesses: Sequence[Sample]) -> None:
+        """Calls of other ranks and dtypes moved into a rule's region: given the arguments that its condition reads."""
+        operator = self.pool.operator
+        uses = {name for atom in rule[1] for name in atom.expr.uses} - set(self.search.names)
+        read = ({n: v for n, v in witness.values(operator).items() if n in uses} for witness in witnesses)
+        unlike = list({repr(sorted(values.items())): values for values in read}.values())
+        seen: set[object] = set()
+        for seed in self.seeds:
+            features = seed.rank, seed.dtype
+            if features in seen and not uses:
+                continue
+            seen.add(features)
+            for values in unlike[:_MOST_TRANSPLANTS]:
+                call: Sample | None = seed.table.sample
+                for name, value in values.items():
+                    call = with_value(operator, call, name, value) if call is not None else None
+                if call is not None and (moved := self.pool.drawer.moved(call)) is not None:
+                    self.pool.add(moved)
+
+    def _learned(self, rules: Sequence[Ruling], struck: Sequence[Struck]) -> bool:
+        """Whether a rule was refuted; the search then knows the calls."""
+        added: dict[int, Target] = {}
+        for (template, atoms), one in zip(rules, struck):
+            if not one.refuted:
+                continue
+            self._failures[template.key] += 1
+            if self._failures[template.key] > self.strength.rounds // 2:
+                self.search.banned.add(template.key)
+            for target in one.refuted[:: -(-len(one.refuted) // _MOST_LESSONS)]:
+                added[id(target)] = target
+            self._write_down(template, atoms, one.refuted[0])
+        known = {id(s) for s in self.search.situations}
+        self.search.add([t.situation for t in added.values() if id(t.situation) not in known])
+        return bool(added)
+
+    def _write_down(self, template: Template, atoms: Sequence[Atom], target: Target) -> None:
+        for row in claims(template, atoms, target.situation):
+            if target.try_row(*row) is False:
+                self.refuted[row_text(target.situation, *row)] = None
+                return
+
+    def _survivors(self, rules: Sequence[Ruling]) -> list[Ruling]:
+        """The rules that none of the calls refutes; the search then knows all of them, for witnesses and shards."""
+        struck = attack([_claim(rule) for rule in rules], self.pool.targets)
+        for rule, one in zip(rules, struck):
+            if one.refuted:
+                self._write_down(*rule, one.refuted[0])
+        known = {id(s) for s in self.search.situations}
+        self.search.add([t.situation for t in self.pool.targets if id(t.situation) not in known])
+        return [rule for rule, one in zip(rules, struck) if not one.refuted]
+
+
+def _spread(situations: Sequence[Situation], most: int) -> list[Situation]:
+    """Some of them, of different ranks and arguments first."""
+    chosen: list[Situation] = []
+    seen: set[object] = set()
+    for s in sorted(situations, key=lambda s: -sum(s.rank)):
+        features = {("rank", s.rank), *((name, repr(value)) for name, value in s.values.items())}
+        if len(chosen) < most and features - seen:
+            chosen.append(s)
+            seen |= features
+    return chosen
+
+
+def _claim(rule: Ruling) -> Claim:
+    template, atoms = rule
+    key = template.key, tuple(atom.expr.code for atom in atoms)
+    return Claim(key, lambda situation: claims(template, atoms, situation))
+
+
+def _silent(rule: Ruling) -> bool:
+    """Whether it is the rule that everything may be replicated: true of every operator."""
+    return rule[0].reference is None and all(term is R for term in (*rule[0].inputs, *rule[0].outputs))
 
 
 def _comparable(operator: Operator, tables: Sequence[Table]) -> list[tuple[tuple[str, ...], list[Table]]]:
@@ -178,307 +322,3 @@ def _ordered(rules: Iterable[Rule]) -> tuple[Rule, ...]:
         return (1 if any(isinstance(t, ShardedOn) for t in rule.inputs) else 2, str(rule))
 
     return tuple(sorted(rules, key=place))
-
-
-def _rows(number: int, situation: Situation) -> Iterator[Row]:
-    for inputs, outputs in folded(situation.table).items():
-        for combination in itertools.product(*(sorted(found, key=str) for found in outputs)):
-            if _label(situation, inputs, combination):
-                yield number, inputs, combination
-
-
-def _compare(
-    found: Sequence[tuple[Template, tuple[Atom, ...]]], situations: Sequence[Situation]
-) -> tuple[tuple[int, int], tuple[str, ...]]:
-    """How often a statement is right about situations that it was not made from."""
-    agreed, wrong = 0, []
-    for number, situation in enumerate(situations):
-        claimed = {case for template, atoms in found for case in _claims(template, atoms, situation)}
-        rows = {(inputs, outputs) for _, inputs, outputs in _rows(number, situation)}
-        for inputs, outputs in claimed | rows:
-            truth = _label(situation, inputs, outputs)
-            if truth is None or (truth and (inputs, outputs) in claimed):
-                agreed += truth is not None
-            elif truth:
-                wrong.append(f"missed: {_row_text(situation, inputs, outputs)}")
-            else:
-                wrong.append(f"wrong: {_row_text(situation, inputs, outputs)}")
-    return (agreed, agreed + len(wrong)), tuple(wrong)
-
-
-def _claims(template: Template, atoms: Sequence[Atom], situation: Situation) -> Iterator[tuple[Inputs, Outputs]]:
-    for d in _dims(template, situation):
-        placed = template.at(situation, d)
-        if placed is not None and all(atom.holds(situation, d) for atom in atoms):
-            yield placed
-
-
-def _dims(template: Template, situation: Situation) -> Iterable[int]:
-    return (NO_DIM,) if template.reference is None else range(situation.rank_of(template.reference))
-
-
-def _label(situation: Situation, inputs: Inputs, outputs: Outputs) -> bool | None:
-    """Whether a row is valid; None where this sample cannot tell (dims of size 1, constant results)."""
-    table = situation.table
-    sharded = [situation.shape[i][p.dim] for i, p in enumerate(inputs) if p.kind == "S"]
-    if sharded and max(sharded) <= 1:
-        return None
-    if any((inputs, index, p) in table.dropped for index, p in enumerate(outputs)):
-        return None
-    return all(table.holds(inputs, index, p) for index, p in enumerate(outputs))
-
-
-def _row_text(situation: Situation, inputs: Inputs, outputs: Outputs) -> str:
-    values = {name: value for name, value in situation.values.items() if value is not None}
-    told = "".join(f", {name}={value!r}" for name, value in list(values.items())[:4])
-    shapes = " ".join(str(list(shape)) for shape in situation.shape)
-    return f"{', '.join(map(str, inputs))} -> {', '.join(map(str, outputs))} on {shapes}{told}"
-
-
-class _Search:
-    """The search for rules over some situations."""
-
-    def __init__(self, operator: Operator, situations: Sequence[Situation], names: Sequence[str]) -> None:
-        self.operator, self.situations, self.names = operator, situations, names
-        self.lists = list_arguments(situations, names)
-        self.rows = {row for number, s in enumerate(situations) for row in _rows(number, s)}
-        self.todo = set(self.rows)
-        self._words: dict[tuple[int, bool, int], list[DimWord]] = {}
-        self._known: dict[tuple[object, ...], tuple[list[Row], list[Way]]] = {}
-        self._aligned = [aligned_word(i) for i in range(len(situations[0].rank))]
-        self._value_atoms = [*value_atoms(situations, names), *rank_atoms(situations)]
-
-    # ---- templates -----------------------------------------------------------------------------------------
-
-    def _words_for(self, tensor: int, is_output: bool, reference: int) -> list[DimWord]:
-        key = (tensor, is_output, reference)
-        if key not in self._words:
-            self._words[key] = list(dim_words(tensor, is_output, reference, self.names, self.lists))
-        return self._words[key]
-
-    def _templates(self) -> list[Template]:
-        found: dict[tuple[object, ...], Template] = {}
-        for row in sorted(self.rows, key=str):
-            for template in self._fitting(row):
-                found.setdefault(template.key, template)
-        return sorted(found.values(), key=lambda template: (template.cost, str(template.key)))
-
-    def _fitting(self, row: Row) -> Iterator[Template]:
-        number, inputs, outputs = row
-        situation = self.situations[number]
-        reference = next((i for i, p in enumerate(inputs) if p.kind == "S"), None)
-        if reference is None:
-            if not any(p.kind == "S" for p in outputs):
-                yield Template(inputs, outputs, None)
-            return
-        d = inputs[reference].dim
-        choices: list[list[Placement | DimWord]] = []
-        for i, (p, is_output) in enumerate([(p, False) for p in inputs] + [(p, True) for p in outputs]):
-            tensor = i - len(inputs) if is_output else i
-            if p.kind != "S":
-                choices.append([p])
-            elif i == reference:
-                choices.append([self._words_for(i, False, i)[0]])
-            else:
-                words = self._words_for(tensor, is_output, reference)
-                choices.append([word for word in words if word.find(situation, d) == p.dim])
-        for terms in itertools.islice(itertools.product(*choices), _MOST_TEMPLATES_PER_ROW):
-            yield Template(tuple(terms[: len(inputs)]), tuple(terms[len(inputs) :]), reference)
-        if len(inputs) > 1:
-            yield from self._fitting_frame(
-                situation, inputs, outputs, d + max(situation.rank) - situation.rank[reference]
-            )
-
-    def _fitting_frame(self, situation: Situation, inputs: Inputs, outputs: Outputs, d: int) -> Iterator[Template]:
-        """Templates in which every input lies on dim d of the frame, replicated where it is broadcast."""
-        terms: list[Placement | DimWord] = []
-        for i, p in enumerate(inputs):
-            word = self._aligned[i]
-            if p.kind == "P":
-                terms.append(p)
-            elif _placed(word, situation, d, situation.shape[i]) is p:
-                terms.append(word)
-            elif p is R:
-                terms.append(R)
-            else:
-                return
-        choices: list[list[Placement | DimWord]] = [
-            [p] if p.kind != "S" else [w for w in self._words_for(i, True, FRAME) if w.find(situation, d) == p.dim]
-            for i, p in enumerate(outputs)
-        ]
-        for found in itertools.islice(itertools.product(*choices), _MOST_TEMPLATES_PER_ROW):
-            yield Template(tuple(terms), tuple(found), FRAME)
-
-    # ---- conditions ----------------------------------------------------------------------------------------
-
-    def _cases(self, template: Template) -> tuple[list[tuple[int, int, Row]], list[tuple[int, int, Row]]]:
-        """Where the template holds and where it fails: number of the situation, dim, and the row."""
-        held: list[tuple[int, int, Row]] = []
-        failed: list[tuple[int, int, Row]] = []
-        for number, situation in enumerate(self.situations):
-            for d in _dims(template, situation):
-                placed = template.at(situation, d)
-                label = None if placed is None else _label(situation, *placed)
-                if placed is not None and label is not None:
-                    (held if label else failed).append((number, d, (number, *placed)))
-        return held, failed
-
-    def _atoms(self, template: Template) -> list[Atom]:
-        if template.reference is None:
-            return self._value_atoms
-        return [
-            *dim_atoms(self.names, template.reference, self.lists),
-            *size_atoms(template.reference, len(template.inputs)),
-            *self._value_atoms,
-        ]
-
-    def _ways(self, template: Template) -> tuple[list[Row], list[Way]]:
-        """The rows in which a template holds, and every condition under which it never fails, cheapest first."""
-        known = self._known.get(template.key)
-        if known is not None:
-            return known
-        held, failed = self._cases(template)
-        rows = [row for _, _, row in held]
-        everything = (1 << len(held)) - 1
-        ways: list[Way] = []
-        if not failed:
-            ways.append((0, everything, ()))
-        elif held:
-            masks = []
-            for atom in self._atoms(template):
-                lets_in = _mask(atom, [(self.situations[n], d) for n, d, _ in held])
-                lets_fail = _mask(atom, [(self.situations[n], d) for n, d, _ in failed])
-                if lets_in and lets_fail != (1 << len(failed)) - 1:
-                    masks.append((atom, lets_in, lets_fail))
-            for size in (1, 2, 3):
-                if size == 3:
-                    masks = sorted(masks, key=lambda m: (m[2].bit_count(), m[0].cost))[:_ATOMS_IN_TRIPLES]
-                ways += _conjunctions(masks, size)
-                if any(lets_in == everything for _, lets_in, _ in ways):
-                    break
-            ways.sort(key=lambda way: way[0])
-        self._known[template.key] = rows, ways
-        return rows, ways
-
-    def _condition(self, template: Template) -> tuple[tuple[Atom, ...], set[Row]] | None:
-        """The cheapest condition under which it never fails, letting in as many rows still to cover as it can."""
-        rows, ways = self._ways(template)
-        want = sum(1 << i for i, row in enumerate(rows) if row in self.todo)
-        if not want or not ways:
-            return None
-        _, lets_in, atoms = min(ways, key=lambda way: (-(way[1] & want).bit_count(), way[0]))
-        if not lets_in & want:
-            return None
-        return atoms, {row for i, row in enumerate(rows) if lets_in >> i & 1}
-
-    def found(self) -> list[tuple[Template, tuple[Atom, ...]]]:
-        """Rules, the one that covers most rows first, until nothing more can be covered."""
-        templates = self._templates()
-        rules: list[tuple[Template, tuple[Atom, ...], set[Row]]] = []
-        while self.todo:
-            best: tuple[tuple[int, int], Template, tuple[Atom, ...], set[Row]] | None = None
-            still = []
-            for template in templates:
-                condition = self._condition(template)
-                if condition is None:
-                    continue
-                still.append(template)
-                atoms, covers = condition
-                score = (-len(covers & self.todo), _cost(template, atoms))
-                if best is None or score < best[0]:
-                    best = score, template, atoms, covers
-            if best is None:
-                break
-            templates = still
-            rules.append((best[1], best[2], best[3]))
-            self.todo -= best[3]
-        kept = self._simplified(_needed(rules, self.rows))
-        return [(template, atoms) for template, atoms, _ in kept]
-
-    def _simplified(
-        self, rules: list[tuple[Template, tuple[Atom, ...], set[Row]]]
-    ) -> list[tuple[Template, tuple[Atom, ...], set[Row]]]:
-        """With cheaper conditions where these let in less, but the other rules cover what is lost."""
-        found = list(rules)
-        for place, (template, atoms, covers) in enumerate(found):
-            others = set().union(*(other for i, (_, _, other) in enumerate(found) if i != place))
-            lost = (covers & self.rows) - others
-            rows, ways = self._ways(template)
-            for cost, lets_in, simpler in ways:
-                if cost >= sum(atom.cost for atom in atoms):
-                    break
-                inside = {row for i, row in enumerate(rows) if lets_in >> i & 1}
-                if lost <= inside:
-                    found[place] = template, simpler, inside
-                    break
-        return found
-
-    def leftover(self) -> Iterator[str]:
-        for number, inputs, outputs in sorted(self.todo, key=str):
-            yield _row_text(self.situations[number], inputs, outputs)
-
-    # ---- rules ---------------------------------------------------------------------------------------------
-
-    def as_rule(self, template: Template, atoms: tuple[Atom, ...]) -> Rule:
-        held, failed = self._cases(template)
-        kept = [(n, d, row) for n, d, row in held if all(atom.holds(self.situations[n], d) for atom in atoms)]
-        grade = min((self._grade(row) for _, _, row in kept), key=GRADES.index, default="even")
-        return Rule(
-            tuple(_term(term) for term in template.inputs),
-            tuple(_term(term) for term in template.outputs),
-            tuple(atom.expr for atom in atoms),
-            template.reference,
-            grade,
-            "; ".join(dict.fromkeys(atom.why for atom in atoms)),
-            tuple(self._counterexamples(atoms, failed)),
-            len(kept),
-        )
-
-    def _grade(self, row: Row) -> str:
-        number, inputs, outputs = row
-        grades: Mapping[tuple[Inputs, int, Placement], str] = self.situations[number].table.grades
-        return min((grades.get((inputs, i, p), "empty") for i, p in enumerate(outputs)), key=GRADES.index)
-
-    def _counterexamples(self, atoms: Sequence[Atom], failed: Sequence[tuple[int, int, Row]]) -> Iterator[str]:
-        """For each atom a case that only it keeps out."""
-        for atom in atoms:
-            others = [other for other in atoms if other is not atom]
-            for number, d, (_, inputs, outputs) in failed:
-                situation = self.situations[number]
-                if not atom.holds(situation, d) and all(other.holds(situation, d) for other in others):
-                    yield f"without '{atom.expr}': {_row_text(situation, inputs, outputs)} is wrong"
-                    break
-
-
-def _cost(template: Template, atoms: Sequence[Atom]) -> int:
-    return template.cost + 2 * sum(atom.cost for atom in atoms)
-
-
-def _needed(
-    rules: list[tuple[Template, tuple[Atom, ...], set[Row]]], rows: set[Row]
-) -> list[tuple[Template, tuple[Atom, ...], set[Row]]]:
-    """Without rules all of whose rows later ones cover, too: the most far-fetched go first."""
-    kept = list(rules)
-    for rule in sorted(rules, key=lambda rule: -_cost(rule[0], rule[1])):
-        others = [other for other in kept if other is not rule]
-        if rule[2] & rows <= set().union(*(covers for _, _, covers in others)):
-            kept = others
-    return kept
-
-
-def _conjunctions(masks: Sequence[tuple[Atom, int, int]], size: int) -> Iterator[Way]:
-    """Every conjunction of so many atoms that lets no failing case in, but some others."""
-    for chosen in itertools.combinations(masks, size):
-        lets_in, lets_fail = -1, -1
-        for _, good, bad in chosen:
-            lets_in, lets_fail = lets_in & good, lets_fail & bad
-        if lets_in and not lets_fail:
-            yield sum(atom.cost for atom, _, _ in chosen), lets_in, tuple(atom for atom, _, _ in chosen)
-
-
-def _mask(atom: Atom, cases: Sequence[tuple[Situation, int]]) -> int:
-    return sum(1 << i for i, (situation, d) in enumerate(cases) if atom.holds(situation, d))
-
-
-def _term(term: Placement | DimWord) -> Term:
-    return term if isinstance(term, Placement) else ShardedOn(term.expr, term.broadcasts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from .encode import kinds_for
 from .operator import Sample
 from .placement import P, Placement, R, at_least
 
@@ -31,11 +32,21 @@ class Table:
     sample: Sample
     outputs: tuple[tuple[int, ...], ...]
     """The shape of each output."""
+    kinds: tuple[tuple[str, ...], ...] = ()
+    """The reductions that each output may be pending on, by its dtype."""
     constant: tuple[bool, ...] = ()
     """Whether each output has one value everywhere: then copies may be equal by accident."""
     valid: dict[Inputs, tuple[frozenset[Placement], ...]] = field(default_factory=dict)
     """Per input combination, the placements each output may have; combinations without any are left out."""
     grades: dict[tuple[Inputs, int, Placement], str] = field(default_factory=dict)
+    seen: dict[tuple[Inputs, int, Placement], set[str]] = field(default_factory=dict)
+    """The shards on which a placement was seen to hold."""
+    silent: set[tuple[Inputs, int, Placement]] = field(default_factory=set)
+    """Placements that fail on empty shards with wrong numbers: the library does not refuse such a call."""
+    judged: set[Inputs] | None = None
+    """The input combinations that were tried, where not all were: of the others nothing is known."""
+    answers: dict[tuple[Inputs, tuple[Placement, ...]], bool | None] | None = None
+    """Of a call on which single rows were tried: whether each holds; None where the call cannot tell."""
     dropped: dict[tuple[Inputs, int, Placement], str] = field(default_factory=dict)
     """What passed but says nothing (a constant output, say), with the reason."""
     errors: Mapping[Inputs, str] = field(default_factory=dict)
@@ -51,6 +62,21 @@ class Table:
     def holds(self, inputs: Inputs, output: int, placement: Placement) -> bool:
         found = self.valid.get(inputs)
         return found is not None and placement in found[output]
+
+    def row_holds(self, inputs: Inputs, outputs: tuple[Placement, ...]) -> bool | None:
+        """Whether a row is valid; None where that is not known: not tried, or it says nothing here."""
+        if self.answers is not None:
+            return self.answers.get((inputs, outputs))
+        if self.judged is not None and inputs not in self.judged:
+            return None
+        if any((inputs, index, p) in self.dropped for index, p in enumerate(outputs)):
+            return None
+        tensors = zip(inputs, self.sample.tensors, self.sample.roles)
+        if any(p.kind == "P" and p.reduce not in kinds_for(array, role) for p, array, role in tensors):
+            return None  # a part of an index is no index; whole numbers have no average
+        if any(p.kind == "P" and p.reduce not in kinds for p, kinds in zip(outputs, self.kinds)):
+            return None
+        return all(self.holds(inputs, index, p) for index, p in enumerate(outputs))
 
     def rows(self) -> Iterator[tuple[Inputs, tuple[frozenset[Placement], ...]]]:
         """Input combinations for which every output has a placement."""

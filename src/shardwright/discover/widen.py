@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from .cases import names_dims
 from .operator import Operator, Sample, leaves, slots_in
 
 
@@ -79,7 +80,7 @@ def _other_values(operator: Operator, name: str, value: Any, sample: Sample) -> 
     rank = max((array.ndim for array in sample.tensors), default=0)
     if isinstance(value, bool) or kind.startswith("bool"):
         yield not value
-    elif _names_dims(name):
+    elif names_dims(operator, name):
         dims = [*range(rank), *range(-rank, 0)]
         yield from ([dim] for dim in dims) if "[" in kind or isinstance(value, (list, tuple)) else dims
     elif isinstance(value, float) or kind.startswith(("Scalar", "float", "number")):
@@ -88,12 +89,8 @@ def _other_values(operator: Operator, name: str, value: Any, sample: Sample) -> 
         yield from (value + 1, value - 1)
 
 
-def _names_dims(name: str) -> bool:
-    return name.rstrip("s0123456789_") in ("dim", "axi", "axe")
-
-
 def runs(operator: Operator, sample: Sample) -> bool:
-    """Whether the call gives a tensor."""
+    """Whether the call gives a tensor, or changes one."""
     library = operator.library
     tensors = [library.copy(library.tensor(array)) for array in sample.tensors]
     args, kwargs = sample.fill(tensors)
@@ -101,7 +98,7 @@ def runs(operator: Operator, sample: Sample) -> bool:
         result = operator.call(*args, **kwargs)
     except Exception:  # whatever the library raises: this call is no sample
         return False
-    return any(library.is_tensor(item) for item in leaves(result))
+    return bool(operator.mutates) or any(library.is_tensor(item) for item in leaves(result))
 
 
 def describe(operator: Operator, sample: Sample) -> str:

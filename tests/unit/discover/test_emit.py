@@ -270,7 +270,7 @@ def test_values_are_written_as_python() -> None:
 
 
 def test_dims_are_counted_from_the_left() -> None:
-    assert [normal_dims(v, 3, False) for v in (-1, 0, [0, -1], (), None)] == [2, 0, (0, 2), (0, 1, 2), (0, 1, 2)]
+    assert [normal_dims(v, 3, False) for v in (-1, 0, [0, -1], (), None)] == [2, 0, (0, 2), (0, 1, 2), None]
     assert [normal_dims(v, 3, True) for v in (-1, 0, None)] == [(2,), (0,), (0, 1, 2)]
     assert normal_dims(-1, 0, False) == 0
 

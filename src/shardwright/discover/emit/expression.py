@@ -1,7 +1,7 @@
 """Work out the small Python expressions that rules are written in, without `eval`.
 
 Only what those expressions use is understood: arithmetic, comparisons, `and`/`or`/`not`, a conditional, subscripts,
-a generator over a tuple, and calls of ``max``, ``min``, ``sum``, ``len``, ``float`` and ``.index``.
+a generator over a tuple, and calls of ``max``, ``min``, ``sum``, ``len``, ``all``, ``any``, ``float`` and ``.index``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,15 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.NotIn: lambda item, among: item not in among,
 }
 _UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {ast.USub: operator.neg, ast.Not: operator.not_}
-_FUNCTIONS: dict[str, Callable[..., Any]] = {"max": max, "min": min, "sum": sum, "len": len, "float": float}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "max": max,
+    "min": min,
+    "sum": sum,
+    "len": len,
+    "all": all,
+    "any": any,
+    "float": float,
+}
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -21,17 +22,20 @@ def module_name(statement: Statement) -> str:
     return re.sub(r"\W", "_", name) + "_strategy"
 
 
-def texts_of(statement: Statement, style: Style = "local") -> dict[str, str]:
+def texts_of(statement: Statement, style: Style = "local", imports: Sequence[str] = ()) -> dict[str, str]:
     """The strategy and its test file, by file name."""
     module = module_name(statement)
-    return {f"{module}.py": emit_strategy(statement), f"test_{module}.py": emit_tests(statement, module, style=style)}
+    return {
+        f"{module}.py": emit_strategy(statement, imports),
+        f"test_{module}.py": emit_tests(statement, module, style=style),
+    }
 
 
-def write_files(statement: Statement, folder: Path, style: Style = "local") -> list[Path]:
-    """Write both to a folder; run the tests with pytest there."""
+def write_files(statement: Statement, folder: Path, style: Style = "local", imports: Sequence[str] = ()) -> list[Path]:
+    """Write both to a folder; run the tests with pytest there.  `imports`: modules that define the operator."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, text in texts_of(statement, style).items():
+    for name, text in texts_of(statement, style, imports).items():
         (folder / name).write_text(text)
         written.append(folder / name)
     return written

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import DiscoverError
+from ..conditions import RESERVED
 from ..operator import Argument, Operator, Sample, Slot, slots_in
 from ..placement import P, Placement, R
 from ..statement import Expr, Rule, ShardedOn, Statement, Term
@@ -207,6 +208,8 @@ def _why_not(rule: Rule, layout: Layout, bools: tuple[frozenset[int], frozenset[
         return "a truth value cannot be pending"
     if rule.grade == "even" and shards(rule) and not even_only:
         return "it holds on even shards only, and a strategy is not told the mesh, so it cannot refuse others"
+    if rule.grade != "empty" and rule.silent and shards(rule) and not even_only:
+        return "on empty shards it gives wrong numbers, and a strategy is not told the mesh, so it cannot refuse them"
     return ""
 
 
@@ -275,7 +278,7 @@ def names_read(rules: Iterable[Rule]) -> set[str]:
 
 def arguments_read(operator: Operator, rules: Iterable[Rule]) -> tuple[Argument, ...]:
     """The arguments without tensors that these rules read, in the operator's order."""
-    names = names_read(rules) - {"d", "rank", "shape"}
+    names = names_read(rules) - {*RESERVED}
     return tuple(a for a in operator.arguments if a.name in names and not a.tensor)
 
 
@@ -310,7 +313,7 @@ def as_many(name: str, rules: Iterable[Rule]) -> bool:
 
 
 def normal_dims(value: Any, rank: int, many: bool) -> Any:
-    """A dim counted from the left; dims (or `many`) as a tuple, all of them if none are named.
+    """A dim counted from the left, or None; dims (or `many`) as a tuple, all of them if none are named.
 
     >>> normal_dims(-1, 3, False), normal_dims(-1, 3, True), normal_dims([0, -1], 3, True), normal_dims(None, 2, True)
     (2, (2,), (0, 2), (0, 1))
@@ -318,6 +321,8 @@ def normal_dims(value: Any, rank: int, many: bool) -> Any:
     if isinstance(value, int):
         dim = value % max(rank, 1)
         return (dim,) if many else dim
+    if value is None and not many:
+        return None
     return tuple(dim % max(rank, 1) for dim in value) if value else tuple(range(rank))
 
 
@@ -330,7 +335,8 @@ def environment(statement: Statement, sample: Sample) -> dict[str, Any]:
         if name in values:
             values[name] = normal_dims(values[name], room, as_many(name, statement.every_rule))
     found = {local_name(name): value for name, value in values.items()}
-    return {**found, "rank": rank, "shape": list(sample.shapes)}
+    dtypes = [tensor.dtype.name for tensor in sample.tensors]
+    return {**found, "rank": rank, "shape": list(sample.shapes), "dtypes": dtypes}
 
 
 def evaluate(expr: Expr, names: dict[str, Any]) -> Any:

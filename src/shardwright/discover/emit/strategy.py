@@ -306,7 +306,13 @@ def _bindings(statement: Statement, kept: Sequence[Kept]) -> list[str]:
     ranks = loops or "rank" in read or any(a.name in statement.dim_parameters for a in arguments)
     fitting = _may_leave_dims(statement, rules)
     lines = []
-    if ranks or fitting or "shape" in read or any(aligned(rule) for rule in rules) or _needs_count(statement):
+    if (
+        ranks
+        or fitting
+        or {"shape", "dtypes"} & read
+        or any(aligned(rule) for rule in rules)
+        or _needs_count(statement)
+    ):
         lines.append("    tensors = _tensors([*args_schema, *kwargs_schema.values()])")
     # Expressions count tensors as the samples do; that is the schema's order unless someone mixed it.
     counted = "tensors"
@@ -318,6 +324,8 @@ def _bindings(statement: Statement, kept: Sequence[Kept]) -> list[str]:
             counted = "ordered"
     if ranks:
         lines.append(f"    rank = [len(tensor.shape) for tensor in {counted}]")
+    if "dtypes" in read:
+        lines.append(f'    dtypes = [str(tensor.dtype).removeprefix("torch.") for tensor in {counted}]')
     if "shape" in read or any(aligned(rule) for rule in rules):
         lines.append(f"    shape = [tuple(tensor.shape) for tensor in {counted}]")
     room = "max(rank)" + (f" + {statement.inserts}" if statement.inserts else "")

@@ -212,7 +212,7 @@ def redraw(operator: Operator, sample: Sample, made: Generator) -> Sample | None
         if role == "index":
             drawn = None if names[number] in FIXED_POSITIONS or number == sorter else _positions(made, tensor, number)
         else:
-            domain = _domain(name, names[number], number)
+            domain = domain_of(name, names[number], number)
             drawn = _numbers(made, tensor, number, "any" if domain == "sorted" and sorter is not None else domain)
             if drawn is not None and name in NONZERO_DIVISORS and number > 0 and drawn.dtype.kind in "iu":
                 drawn = np.where(drawn == 0, np.ones_like(drawn), drawn)
@@ -235,7 +235,7 @@ def shuffled(operator: Operator, sample: Sample, seed: int = 7) -> Sample | None
     rng = np.random.default_rng(seed)
     tensors = []
     for number, (tensor, role) in enumerate(zip(sample.tensors, sample.roles)):
-        ordered = role != "data" or _domain(name, names[number], number) in ("sorted", "posdef", "invertible")
+        ordered = role != "data" or domain_of(name, names[number], number) in ("sorted", "posdef", "invertible")
         tensors.append(tensor if ordered else rng.permutation(tensor.reshape(-1)).reshape(tensor.shape))
     return sample.with_tensors(tuple(tensors), f"{sample.label}, shuffled")
 
@@ -247,7 +247,8 @@ def _is_result(operator: Operator, sample: Sample, number: int) -> bool:
     return any(slot.index == number for value in held for slot in slots_in(value))
 
 
-def _domain(operator: str, name: str, number: int) -> Domain:
+def domain_of(operator: str, name: str, number: int) -> Domain:
+    """What an operator asks of a tensor, by its plain name and the argument's name or number."""
     asked = DOMAINS.get(operator, {})
     return asked.get(name.partition("[")[0]) or asked.get(number) or "any"
 

@@ -35,7 +35,7 @@ from ..table import Table
 from ..widen import runs
 from .op_library import OpLibrary
 
-EFFORT = Effort(samples=2, more=0, variants=12, combinations=8_000)
+EFFORT = Effort(samples=2, more=0, variants=12, combinations=8_000, attack=None)
 POOLS = ((4, 6, 8, 10, 12, 14), (9, 15, 6, 21, 12, 27))
 """Small sizes for the different sizes of a call, in order; even ones and odd ones."""
 LEAST = 4

@@ -32,13 +32,17 @@ INDEX_ARGUMENTS = frozenset({"index", "indices", "pivots", "LU_pivots", "target"
 INDEX_OPERATORS = frozenset({"one_hot", "bincount"})
 """Operators whose only tensor holds classes."""
 
-RANDOM_NAMES = re.compile(r"rand|dropout|bernoulli|multinomial|poisson|gumbel|rrelu|fractional_max|^normal|uniform")
+RANDOM_NAMES = re.compile(
+    r"rand|dropout|bernoulli|multinomial|(^|_)poisson_?$|gumbel|rrelu|fractional_max|^normal|uniform"
+)
 
 
 class TorchLibrary:
     """Tensors of PyTorch on the CPU; they share memory with the arrays they are made from, where they can."""
 
     name = "torch"
+    dtypes = (torch.float64, torch.float32, torch.int64)
+    """Values of arguments that name a dtype."""
 
     def tensor(self, array: Array) -> Any:
         array = np.asarray(array)  # a NumPy scalar is no array

@@ -20,6 +20,15 @@ has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 overload_for = torch._C._jit_resolve_packet
 
 
+def custom_definition(overload: str) -> Any:
+    """The Python function behind an overload that ``torch.library.custom_op`` made, or None."""
+    from torch._library.custom_ops import OPDEFS
+
+    namespace, _, rest = overload.partition(".")
+    found = OPDEFS.get(f"{namespace}::{rest.partition('.')[0]}")
+    return getattr(found, "_init_fn", None)
+
+
 def opinfo_database() -> list[Any]:
     """PyTorch's samples of its own operators; imports its test modules, which need ``expecttest``."""
     from torch.testing._internal.common_methods_invocations import op_db
@@ -32,6 +41,7 @@ __all__ = [
     "OpOverload",
     "OpOverloadPacket",
     "TorchDispatchMode",
+    "custom_definition",
     "has_kernel",
     "opinfo_database",
     "overload_for",

@@ -1,0 +1,235 @@
+"""The attack: before rules are stated, fresh calls are drawn inside the regions that they claim, and run.
+
+A call on which a rule fails goes back to the search as a counter-example (`synthesize`): the rule is narrowed and
+attacked again, or dropped.  This is synthesis guided by counter-examples.  What was not tried on a call stays unknown.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .cases import Situation
+from .encode import ENCODINGS, MANY_ROUNDINGS
+from .fresh import Drawer
+from .operator import Operator, Sample
+from .oracle import Oracle
+from .placement import KINDS, Placement, R
+from .table import GRADES, Inputs, Table
+
+Row = tuple[Inputs, tuple[Placement, ...]]
+WORLDS = (2, 3, 4, 5)
+
+
+@dataclass(frozen=True, slots=True)
+class Strength:
+    """How many fresh calls are drawn."""
+
+    calls: int = 32
+    """Calls drawn near any call at hand."""
+    seeds: int = 4
+    """Calls around which everything is changed once."""
+    around: int = 80
+    """Such changes of one call."""
+    per_rule: int = 16
+    """Calls inside the region of each rule, drawn near calls on which it holds."""
+    tries: int = 4
+    """Draws for one such call."""
+    rounds: int = 20
+    """Narrowings before what still fails is dropped."""
+    rows: int = 1500
+    """Rows tried on calls that were drawn after the last narrowing."""
+    most: int = 2500
+    """Calls drawn in all."""
+
+
+FULL = Strength()
+LIGHT = Strength(calls=16, seeds=2, around=40, per_rule=8, tries=3, rounds=16, rows=400, most=900)
+SWIFT = Strength(calls=8, seeds=1, around=24, per_rule=4, tries=2, rounds=8, rows=60, most=160)
+"""For all operators in one go."""
+
+
+@dataclass
+class Target:
+    """A fresh call, and what was found of it: a table that knows only what was tried."""
+
+    situation: Situation
+    oracle: Oracle
+    rng: np.random.Generator
+    finite: bool = True
+    narrow: bool = False
+    """Whether a result is narrower than float64: its roundings may cancel."""
+    claimed: dict[object, list[Row]] = field(default_factory=dict)
+    """The rows that rules claim here, by the rules' keys."""
+
+    @property
+    def table(self) -> Table:
+        return self.oracle.table
+
+    def try_row(self, inputs: Inputs, outputs: tuple[Placement, ...]) -> bool | None:
+        """Whether a row holds here, tried on a few meshes; None where this call cannot tell."""
+        answers = self.table.answers
+        assert answers is not None
+        if (inputs, outputs) not in answers:
+            answers[inputs, outputs] = self._tried(inputs, outputs) if self._can_tell(inputs, outputs) else None
+        return answers[inputs, outputs]
+
+    def _can_tell(self, inputs: Inputs, outputs: tuple[Placement, ...]) -> bool:
+        oracle = self.oracle
+        if any(p not in choices for p, choices in zip(inputs, oracle.choices)):
+            return False  # an index that would be pending, an average of whole numbers
+        if any(p.kind == "P" and p.reduce not in kinds for p, kinds in zip(outputs, self.table.kinds)):
+            return False
+        # Kernels overflow to one infinity or NaN or another, as they are vectorised; `check` tries such numbers.
+        return self.finite
+
+    def _tried(self, inputs: Inputs, outputs: tuple[Placement, ...]) -> bool | None:
+        table = self.table
+        if any(p.kind == "S" and p.dim >= want.ndim for p, want in zip(outputs, self.oracle.truth)):
+            return False
+        for world, encoding in self._trials(inputs, outputs):
+            table.errors.pop(inputs, None)  # type: ignore[attr-defined]
+            held = self.oracle.bears_out(inputs, outputs, world, encoding)
+            if self.narrow and not all(held):
+                roughly = self.oracle.bears_out(inputs, outputs, world, encoding, MANY_ROUNDINGS)
+                if all(roughly):
+                    return None
+            for index, (placement, holds) in enumerate(zip(outputs, held)):
+                key = (inputs, index, placement)
+                grade = self.oracle.grade(inputs, world, index, placement)
+                if holds:
+                    table.seen.setdefault(key, set()).add(grade)
+                elif grade == "even":
+                    return False
+                else:
+                    better = GRADES[GRADES.index(grade) - 1]
+                    limit = table.grades.get(key, better)
+                    table.grades[key] = GRADES[min(GRADES.index(better), GRADES.index(limit))]
+                    if grade == "empty" and inputs not in table.errors:
+                        table.silent.add(key)
+        unknown = self.situation.degenerate
+        for index, placement in enumerate(outputs):
+            key = (inputs, index, placement)
+            limit = table.grades.setdefault(key, "empty")
+            # It fails on uneven shards, and no even ones could be cut; or what holds says nothing.
+            uncut = limit == "even" and "even" not in table.seen.get(key, ())
+            unknown = unknown or uncut or bool(self.oracle.says_nothing(inputs, index, placement, [self.oracle]))
+        return None if unknown else True
+
+    def _trials(self, inputs: Inputs, outputs: tuple[Placement, ...]) -> Iterator[tuple[int, str]]:
+        """On even shards, on uneven and on empty ones, as far as there are devices to cut so."""
+        oracle = self.oracle
+        even = oracle.even_world(inputs)
+        yield even, ENCODINGS[0]
+        if any(p.kind == "P" for p in inputs):
+            yield even, str(self.rng.choice(ENCODINGS[1:]))
+        if not any(p.kind == "S" for p in (*inputs, *outputs)):
+            yield int(self.rng.choice([world for world in WORLDS if world != even])), ENCODINGS[0]
+            return
+        tried = {"even"}
+        for world in self.rng.permutation(WORLDS):
+            grades = {oracle.grade(inputs, int(world), i, p) for i, p in enumerate(outputs)}
+            grade = max(grades, key=GRADES.index)
+            if grade not in tried:
+                tried.add(grade)
+                yield int(world), ENCODINGS[0]
+
+
+@dataclass
+class Pool:
+    """Fresh calls of an operator with these tensors, drawn as they are asked for."""
+
+    operator: Operator
+    drawer: Drawer
+    dim_names: Sequence[str]
+    inserts: int
+    like: Table
+    """A table of such a call: its number of tensors and of results."""
+    most: int = 1 << 30
+    targets: list[Target] = field(default_factory=list)
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.names = self.like.sample.tensor_names(self.operator)
+
+    def surround(self, sample: Sample, most: int, sizes_first: bool = False) -> None:
+        """Calls that differ from this one in a single thing."""
+        for fresh in itertools.islice(self.drawer.around(sample, sizes_first), most):
+            self.add(fresh)
+
+    def draw(self, sample: Sample) -> Target | None:
+        """One more, near a sample; None where there is none that can be judged."""
+        fresh = self.drawer.near(sample) if len(self.targets) < self.most else None
+        return None if fresh is None else self.add(fresh)
+
+    def add(self, fresh: Sample) -> Target | None:
+        if len(self.targets) >= self.most:
+            return None
+        target = self.target_of(fresh)
+        if target is not None:
+            self.targets.append(target)
+        return target
+
+    def target_of(self, sample: Sample) -> Target | None:
+        oracle = Oracle(self.operator, sample, KINDS)
+        table = oracle.table
+        if table.refused or len(table.outputs) != len(self.like.outputs):
+            return None
+        if sample.tensor_names(self.operator) != self.names:
+            return None
+        table.answers = {}
+        situation = Situation.of(self.operator, table, self.dim_names, self.inserts)
+        if any(name not in situation.dims for name in self.dim_names):
+            return None
+        finite = all(np.isfinite(a).all() for a in (*oracle.truth, *sample.tensors) if a.dtype.kind in "fc")
+        narrow = any(a.dtype.kind in "fc" and a.dtype not in (np.float64, np.complex128) for a in oracle.truth)
+        return Target(situation, oracle, np.random.default_rng([11, len(self.targets)]), bool(finite), narrow)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A rule as the attack sees it: what it claims of a call."""
+
+    key: object
+    """Rules with equal keys claim the same."""
+    of: Callable[[Situation], Iterable[Row]]
+
+    def rows(self, target: Target) -> list[Row]:
+        """What it claims of a call, but for the row that replicates everything."""
+        if self.key not in target.claimed:
+            rows = self.of(target.situation)
+            target.claimed[self.key] = [row for row in rows if any(p is not R for p in row[0])]
+        return target.claimed[self.key]
+
+
+@dataclass
+class Struck:
+    """What an attack found of one rule."""
+
+    inside: int = 0
+    """Calls in its region."""
+    rows: int = 0
+    """Rows that could be judged there."""
+    witnesses: int = 0
+    """Calls on which it held."""
+    refuted: list[Target] = field(default_factory=list)
+
+
+def attack(rules: Sequence[Claim], targets: Sequence[Target]) -> list[Struck]:
+    """Try every row that the rules claim of these calls."""
+    found = [Struck() for _ in rules]
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        for target, (rule, struck) in itertools.product(targets, zip(rules, found)):
+            answers = [target.try_row(*row) for row in rule.rows(target)]
+            struck.inside += bool(answers)
+            struck.rows += sum(answer is not None for answer in answers)
+            if False in answers:
+                struck.refuted.append(target)
+            elif True in answers:
+                struck.witnesses += 1
+    return found
