@@ -14,6 +14,7 @@ from typing import NamedTuple
 from ..ir.graph import Graph
 from ..ir.order import RUN, START, events_of
 from ..ir.program import Event, Program
+from ..spec.axes import AxisRef
 from .comm import sent_cost
 from .machine import Hardware
 from .program import instr_costs
@@ -95,7 +96,11 @@ def start_time(program: Program, event: Event, hardware: Hardware) -> int:
 
 def links_of(program: Program, event: Event, hardware: Hardware) -> tuple[str, ...]:
     """What it runs over, and others that do have to wait for: inside a node, between nodes, or an axis' own link."""
-    axes = program.instrs[event.members[0]].axes
+    return links_over(program.instrs[event.members[0]].axes, hardware)
+
+
+def links_over(axes: Sequence[AxisRef], hardware: Hardware) -> tuple[str, ...]:
+    """The same for a collective over these axes."""
     found = []
     for wire, _ in hardware.levels(axes):
         own = next((name for name, link in hardware.links if link == wire), "")

@@ -20,6 +20,7 @@ left to do.  Else the plan is solved for too, and single changes that pay are ma
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from time import monotonic
@@ -27,6 +28,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..cost.comm import shown_cost
 from ..cost.machine import Hardware
 from ..cost.overlap import graph_roles
 from ..cost.program import ProgramCost
@@ -44,7 +46,7 @@ from ..spec.sharding import ShardingSpec
 from .polish import polish
 from .price import price
 from .readers import Demand, Group
-from .routes import TOO_DEAR, RouteBook, Routes
+from .routes import TOO_DEAR, Price, RouteBook, Routes
 from .strategies import Space, Way
 from .tighten import tighten
 
@@ -149,12 +151,27 @@ class Assigner:
         self.outputs: dict[int, list[int]] = {}
         for i, value in enumerate(graph.outputs):
             self.outputs.setdefault(value, []).append(i)
+        self.compute_weight: tuple[int, int] | None = None
+        """A bound's problem counts this part of compute, and no exchanges inside of ops; None: both in full."""
         self.demands = [self._demand(v) for v in range(len(graph.values))]
         self.hub_of: dict[int, int] = {}
         """The variable of the hub of every value that has one; they come after nodes and inputs."""
         for v, demand in enumerate(self.demands):
             if demand.is_shared:
                 self.hub_of[v] = len(graph.nodes) + len(graph.inputs) + len(self.hub_of)
+
+    def repriced(
+        self, hardware: Hardware, price: Price = shown_cost, compute_weight: tuple[int, int] | None = None
+    ) -> Assigner:
+        """The same choices with moves at other prices: strategies, shardings and single steps are kept."""
+        found = copy(self)
+        found.hardware, found.compute_weight = hardware.on(self.mesh), compute_weight
+        found.book = self.book.repriced(found.hardware, price)
+        # What is known by the identity of lists that are kept; the rest belongs to other routes.
+        found._once = {k: v for k, v in self._once.items() if isinstance(k, tuple) and k[:1] == ("input",)}
+        found._arrays, found._tables = {}, {}
+        found.demands = [found._demand(v) for v in range(len(self.graph.values))]
+        return found
 
     @cached_property
     def order(self) -> list[int]:
@@ -304,7 +321,7 @@ class Assigner:
         for ways in self.ways:
             key = ("times", id(ways), fine)
             if key not in self._once:
-                self._once[key] = np.array([way.time for way in ways], np.int64) * fine
+                self._once[key] = self._times(ways, fine)
             costs.append(self._once[key])
         costs += [np.zeros(len(self.inputs[value]), np.int64) for value in self.graph.inputs]
         edges: list[tuple[int, int, Ints]] = []
@@ -340,6 +357,12 @@ class Assigner:
         if extra is not None:
             edges += extra.links()
         return costs, edges, hubs
+
+    def _times(self, ways: Ways, fine: int) -> Ints:
+        if self.compute_weight is None:
+            return np.array([way.time for way in ways], np.int64) * fine
+        part, whole = self.compute_weight
+        return np.array([way.compute for way in ways], np.int64) * fine * part // whole
 
     def _more(self, table: Ints, value: int, group: Group, extra: Extra | None) -> Ints:
         more = None if extra is None else extra.edge(value, group)

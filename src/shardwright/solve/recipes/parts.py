@@ -43,7 +43,7 @@ class Parts:
                 if value in state and graph.type(value).shape == shape:
                     found.setdefault(value, parameter)
                 producer = graph.values[value].producer
-                if producer is None or self.roles[value] != "gradient":
+                if producer is None or self.roles[value] not in ("gradient", "renewed"):
                     continue
                 for read in graph.nodes[producer[0]].inputs:
                     if read not in seen and graph.type(read).shape == shape:

@@ -10,7 +10,7 @@ where layers do not come out equal, the whole graph is solved as it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar
@@ -58,6 +58,10 @@ class Stack:
     def __post_init__(self) -> None:
         self.was = {here: there for there, here in self.short.values.items()}
         """Of the short graph's values the deep one's."""
+
+    def repriced(self, assigner: Assigner) -> Stack:
+        """The same layers with other prices (`Assigner.repriced`)."""
+        return replace(self, assigner=assigner, layer=[], key=[], best=None, _tables={}, _at=None)
 
     @property
     def size(self) -> int:
