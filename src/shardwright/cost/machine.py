@@ -132,6 +132,7 @@ class Hardware:
     mesh: DeviceMesh | None = None
     """The mesh that axes are counted on."""
     _prices: dict[object, int] = field(init=False, default_factory=dict, repr=False, compare=False)
+    _rates: dict[object, tuple[int, int, int]] = field(init=False, default_factory=dict, repr=False, compare=False)
     _splits: dict[object, tuple[int, int]] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ Who waits for one stands still until it is done.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ..ir.graph import Graph
@@ -86,6 +86,14 @@ def simulate(
         else:
             now = max(now, done[members])
     return Timeline(tuple(spans), compute, communication, max([now, *done.values()]))
+
+
+def step_time(
+    program: Program, hardware: Hardware, graph: Graph | None = None, times: Sequence[int] | None = None
+) -> Timeline:
+    """What a step is predicted to take: its order replayed, on a machine that overlaps; else one thing after the
+    other."""
+    return simulate(program if hardware.overlaps else replace(program, order=()), hardware, graph, times)
 
 
 def start_time(program: Program, event: Event, hardware: Hardware) -> int:

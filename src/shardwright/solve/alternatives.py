@@ -138,6 +138,8 @@ class _Around(Assigner):
         time_limit: float | None = None,
         tell: Callable[[Progress], None] | None = None,
         extra: Extra | None = None,
+        rough: bool = False,
+        narrowed: bool = True,
     ) -> Optimum:
         found = self.about.core(bound).best(self.picks, time_limit)
         choice, at = list(found.choice), self.about.variable

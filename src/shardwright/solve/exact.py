@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import takewhile
+from math import prod
 from time import monotonic
 
 from ..cost.comm import shown_cost
@@ -30,6 +31,8 @@ from .repeated.stack import Stack
 from .routes import Price
 
 Share = tuple[int, int]
+EXACT = 1_000
+"""Strategies of a graph up to which a rough plan is no quicker than the best."""
 OPEN = 1e-3
 """A stack's plan within memory with a larger gap than this is worth another search, if the graph is small."""
 
@@ -44,16 +47,22 @@ def best_plan(
     time_limit: float | None = None,
     measure: Measure | None = None,
     prepared: Prepared | None = None,
+    rough: bool = False,
 ) -> Assignment:
     """The best plan for a graph by an additive objective.
 
     ``measure`` says what a plan's Program holds, where memory is limited; ``prepared`` is what was worked out for the
-    same graph at other prices.
+    same graph at other prices.  A ``rough`` plan of a graph that does not fold may be a little dearer than the best.
     """
     measure = measure or held_by
     asked = asked or Asked(graph)
     prepared = prepared or Prepared(graph, mesh, hardware, asked)
     began = monotonic()
+
+    def fits(complete: Complete) -> bool:
+        limit = asked.memory
+        return limit is None or _most_bytes(graph) <= limit or measure(complete) <= limit
+
     in_layers = solver_named(solver).ACCEPTS.message_passing
     for stack in prepared.stacks(hardware) if in_layers else ():
         found = stack.solve(_left(time_limit, began))
@@ -63,7 +72,7 @@ def best_plan(
         if found.gap > NEAR and small:
             about, limit = prepared.whole(hardware), _left(time_limit, began)
             found = _better(found, partial(about.solve, solver, limit))
-        if asked.memory is None or measure(found.complete) <= asked.memory:
+        if asked.memory is None or fits(found.complete):
             return found
         limit = _left(time_limit, began)
         tight = fit(graph, stack.assigner, asked.memory, stack, asked.given, asked.out_specs, limit, measure)
@@ -74,10 +83,17 @@ def best_plan(
             tight = _better(tight, partial(_fitted, graph, about, asked, solver, limit, measure))
         return _no_better_than(tight, found)
     about = prepared.whole(hardware)
+    if rough and sum(map(len, about.ways)) > EXACT:
+        return about.roughly(_left(time_limit, began))
     free = about.solve(solver, _left(time_limit, began))
-    if asked.memory is None or measure(free.complete) <= asked.memory:
+    if asked.memory is None or fits(free.complete):
         return free
     return _no_better_than(_fitted(graph, about, asked, solver, _left(time_limit, began), measure), free)
+
+
+def _most_bytes(graph: Graph) -> int:
+    """No plan holds more: every value whole, several times, as copies and buffers of collectives."""
+    return 8 * sum(prod(value.type.shape) * value.type.item_bytes for value in graph.values)
 
 
 def held_by(complete: Complete) -> int:

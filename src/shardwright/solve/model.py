@@ -90,6 +90,8 @@ class Assignment:
     timed_out: bool
     seconds: float
     hardware: Hardware = field(repr=False)
+    short: Complete | None = field(default=None, repr=False)
+    """Of the short graph by which a deep stack of equal layers was solved, the same."""
 
     @property
     def gap(self) -> float:
@@ -378,6 +380,18 @@ class Assigner:
 
     # -- solving ------------------------------------------------------------------------------------------
 
+    def roughly(self, time_limit: float | None = None) -> Assignment:
+        """An assignment that message passing finds, with a bound: near the best one, and never long in coming."""
+        began = monotonic()
+        found = self.optimum(True, "auto", time_limit, rough=True)
+        choice = found.choice
+        objective = self.objective(choice)
+        if objective >= TOO_DEAR:
+            raise PlanInfeasible("every plan gathers more at once than is allowed")
+        complete = self.decode(tighten(self, choice))
+        lower, seconds = min(found.lower_bound, objective), monotonic() - began
+        return Assignment(complete, objective, lower, found.solver, found.timed_out, seconds, self.hardware)
+
     def solve(self, solver: str = "auto", time_limit: float | None = None, progress: object = None) -> Assignment:
         """The best assignment that a numeric solver finds, priced as it will be lowered."""
         began = monotonic()
@@ -415,11 +429,13 @@ class Assigner:
         time_limit: float | None = None,
         tell: Callable[[Progress], None] | None = None,
         extra: Extra | None = None,
+        rough: bool = False,
+        narrowed: bool = True,
     ) -> Optimum:
-        """The best choice for the plan's problem or the bound's."""
+        """The best choice for the plan's problem or the bound's; where that takes long, a ``rough`` one."""
         costs, edges, _ = self.terms(bound, extra)
         small = compact(costs, edges, self.graph.name, order=self.order)
-        found = solve_core(small.problem, solver, time_limit, tell)
+        found = solve_core(small.problem, solver, time_limit, tell, rough, narrowed)
         lower, unit = found.lower_bound + small.offset, FINE if bound else 1
         return Optimum(small.back(found.choice), -(-lower // unit), found.solver, found.timed_out)
 
