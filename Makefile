@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test test-long lint types layers unit clean
+.PHONY: demo test test-long test-oracle lint types layers unit clean
 
 demo: $(VENV)/.ready
 	$(BIN)/python -m examples.demo
@@ -13,6 +13,16 @@ test: lint types layers unit
 # What does not fit into `make test`; that holds a fixed sample of it.
 test-long: $(VENV)/.ready
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m long
+
+# Live Shardy, as it comes with jax, beside ours on random programs; jax is installed apart from all else.
+ORACLE ?= .venv-oracle
+test-oracle: $(VENV)/.ready $(ORACLE)/.ready
+	$(BIN)/python tests/oracle/live/compare.py --python $(ORACLE)/bin/python --programs 10000 --reshards 2000
+
+$(ORACLE)/.ready:
+	$(PYTHON) -m venv $(ORACLE)
+	$(ORACLE)/bin/python -m pip install --quiet --disable-pip-version-check jax==0.10.2
+	touch $@
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -34,4 +44,4 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(ORACLE) .mypy_cache .ruff_cache .hypothesis

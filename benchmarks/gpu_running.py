@@ -11,7 +11,7 @@ import torch
 
 from shardwright.cost import RESIDENT
 from shardwright.cost.profile import alive_at
-from shardwright.frontends.base import DATA, OPTIMIZER
+from shardwright.frontends.base import DATA, OPTIMIZER, OPTION
 from shardwright.frontends.torch import torch_dtype
 from shardwright.ir.program import Program
 from shardwright.run.torch import emit
@@ -53,8 +53,9 @@ def inputs_of(plan: Any, position: int, words: int, device: str) -> list[Any]:
             most = words if about.role == DATA else 1
             made = torch.randint(0, most, shape, device=device, generator=generator).to(dtype)
         elif about.role == OPTIMIZER or not shape:
-            # Options stay on the host, as an engine has them.
-            made = torch.full(shape, 0.0 if shape else 1e-3, dtype=dtype, device=device if shape else "cpu")
+            # Options stay on the host, as an engine has them; counts of steps are state.
+            where = "cpu" if about.role == OPTION else device
+            made = torch.full(shape, 0.0 if shape else 1e-3, dtype=dtype, device=where)
         else:
             made = (torch.randn(shape, device=device, generator=generator) * 0.02).to(dtype)
         found.append(made)
@@ -81,10 +82,11 @@ def interpret(module: Any, inputs: list[Any], visit: Callable[[Any, Callable[[],
                         del env[used]
 
 
-def stand_in_time(module: Any, inputs: list[Any], device: str) -> float:
-    """Milliseconds of the ops that stand for collectives, each kind of call measured by itself."""
+def stand_in_time(module: Any, inputs: list[Any], device: str) -> tuple[float, float]:
+    """Milliseconds of the ops that stand for collectives, each kind of call measured by itself; and those of gathers,
+    which are what a compiler leaves of them: copies are nothing to it."""
     known: dict[Any, float] = {}
-    total = 0.0
+    total = gathers = 0.0
 
     def measured(call: Callable[[], Any]) -> float:
         call()
@@ -96,16 +98,17 @@ def stand_in_time(module: Any, inputs: list[Any], device: str) -> float:
         return (time.perf_counter() - start) * 100
 
     def visit(node: Any, call: Any) -> Any:
-        nonlocal total
+        nonlocal total, gathers
         if "collective" in node.meta:
             key = (node.target, *(_form(x) for x in (*call.args, *call.keywords.values())))
             if key not in known:
                 known[key] = measured(call)
             total += known[key]
+            gathers += known[key] if node.target is torch.ops.aten.cat.default else 0.0
         return call()
 
     interpret(module, inputs, visit)
-    return total
+    return total, gathers
 
 
 def show_where(program: Program, module: Any, inputs: list[Any]) -> None:

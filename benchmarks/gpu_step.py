@@ -6,9 +6,10 @@
     PYTHONPATH=src python benchmarks/gpu_step.py --tiny --device cpu           # does it run
 
 Models of `transformers`, bf16.  **steps**: one device; columns `eager` and `compiled` (the model by `torch.compile`),
-each with fused AdamW; `emitted`, what `train_step` runs; `emitted-compiled`, the same module by `torch.compile`.
+each with fused AdamW; `emitted`, what `train_step` runs, `auto` and `graph`, the same with that word for ``compile=``.
 **ranks**: rank 0 of plans for 8 devices, with local ops in place of collectives, whose own time is measured and taken
-off: predicted compute and peak memory beside measured.  All columns of a model run by turns; figures are medians.
+off, `emitted` and `emitted-compiled`: predicted compute and peak memory beside measured.  All columns of a model run by
+turns; figures are medians.
 
 What fails costs only itself: the error is a line of the output.  Every result is written to ``--out`` at once, as JSON.
 """
@@ -38,11 +39,16 @@ import shardwright as sw
 import shardwright.torch as swt
 from shardwright.cost import RESIDENT, program_cost, program_memory
 from shardwright.run.torch import TorchEngine, emit
+from shardwright.run.torch.compiling import compile_module
 from shardwright.run.torch.held import Held
 
 PS_PER_MS = 10**9
 MODELS = ("llama", "llama-cache", "gpt2", "qwen2", "vit")
-COLUMNS = ("eager", "compiled", "emitted", "emitted-compiled")
+STEP_COLUMNS = ("eager", "compiled", "emitted", "auto", "graph")
+RANK_COLUMNS = ("emitted", "emitted-compiled")
+COLUMNS = (*STEP_COLUMNS, "emitted-compiled")
+SETTLED = 12
+"""Calls after which a step has settled which form of its program runs."""
 RECIPES = ("plan", "dp", "zero1", "zero3", "megatron", "fsdp+tp", "sequence")
 FITTED = ("gpt2", "vit")
 """Models that constants may come from; the others are for judging."""
@@ -155,39 +161,45 @@ def plain(model: Any, batch: Batch, compiled: bool) -> Callable[[], Any]:
     return step
 
 
-def ours(model: Any, batch: Batch, told: argparse.Namespace, compiled: bool, about: Row) -> Callable[[], Any]:
-    """What `train_step` makes for one device; compiled, its module through `torch.compile`."""
+def ours(model: Any, batch: Batch, told: argparse.Namespace, form: str | None, about: Row) -> Callable[[], Any]:
+    """What `train_step` makes for one device, in this form."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     engine = TorchEngine("d=1", device=told.device)
     step = swt.train_step(
         model, optimizer=optimizer, batch=batch, loss=loss_of, mesh="d=1", recipe="replicated", engine=engine,
-        hardware=told.hardware, data="global", verify="off",
+        hardware=told.hardware, data="global", verify="off", compile=form,
     )  # fmt: skip
     cost = program_cost(step.program, step.plan.hardware, step.plan.graph)
     about["predicted"] = cost.compute / PS_PER_MS
-    if not compiled:
-        return lambda: step(**batch)
-    module = step.compiled.module
-    inputs = [*step.source.bind((), batch), *step.state]
-    return Running(step.program, inputs, torch.compile(module, dynamic=False), taking=False)
+    compiled = program_cost(step.program, step.plan.hardware.as_compiled(), step.plan.graph)
+    about["predicted_compiled"] = compiled.compute / PS_PER_MS
+    about["first"] = float(step(**batch))
+    for _ in range(SETTLED if form else 0):
+        step(**batch)
+    if form:
+        about.setdefault("forms", {})[form] = "; ".join(step.forms.values())
+    return lambda: step(**batch)
 
 
 def measure_steps(name: str, size: str, told: argparse.Namespace) -> Row:
     works: dict[str, Callable[[], Any]] = {}
     row: Row = {"part": "steps", "model": name, "size": size, "ms": {}, "errors": {}}
     row |= {"loss": {}, "held": {}, "start_s": {}}
-    for column in told.columns:
+    for column in (c for c in STEP_COLUMNS if c in told.columns):
+        if column == "graph" and size == "large":
+            continue  # for steps that are bound by launches
         free(told.device)
         began = time.perf_counter()
         before = torch.cuda.memory_allocated() if told.device == "cuda" else 0
         try:
-            with at_most(told.compile_seconds) if "compiled" in column else nullcontext():
+            with at_most(told.compile_seconds) if column not in ("eager", "emitted") else nullcontext():
                 model, batch = model_of(name, size, told.device)
-                emitted = column.startswith("emitted")
-                compiled = column.endswith("compiled")
-                about: Row = {}
-                work = ours(model, batch, told, compiled, about) if emitted else plain(model, batch, compiled)
-                row["loss"][column] = float(work())  # the first call compiles
+                about: Row = {"forms": row.get("forms", {})}
+                form = None if column == "emitted" else column
+                plainly = column in ("eager", "compiled")
+                work = plain(model, batch, column == "compiled") if plainly else ours(model, batch, told, form, about)
+                first = float(work())  # the first call compiles
+                row["loss"][column] = about.pop("first", first)
                 row |= about
                 works[column] = work
                 found: Row = {}
@@ -233,6 +245,7 @@ def measure_rank(name: str, size: str, recipe: str, told: argparse.Namespace) ->
     program = plan.program
     cost = program_cost(program, plan.hardware, plan.graph)
     row["predicted"], row["communication"] = cost.compute / PS_PER_MS, cost.communication / PS_PER_MS
+    row["predicted_compiled"] = program_cost(program, plan.hardware.as_compiled(), plan.graph).compute / PS_PER_MS
     row["predicted_bytes"] = program_memory(program, RESIDENT)
     words = SIZES[size][name.removesuffix("-cache")][-1]
     if told.device == "cuda":
@@ -261,8 +274,9 @@ def measure_rank(name: str, size: str, recipe: str, told: argparse.Namespace) ->
         try:
             with at_most(told.compile_seconds):
                 began = time.perf_counter()
-                call = torch.compile(module, dynamic=False)
-                compiled = works["emitted-compiled"] = Running(program, inputs(), call, taking=False)
+                written = emit(program, 0, device=told.device, stand_ins=True, donated=True, fused=False)
+                call = compile_module(written, program, inputs(), told.device)
+                compiled = works["emitted-compiled"] = Running(program, inputs(), call, taking=True)
                 compiled()
                 row["start_s"] = round(time.perf_counter() - began, 1)
         except Exception as error:
@@ -272,7 +286,7 @@ def measure_rank(name: str, size: str, recipe: str, told: argparse.Namespace) ->
     row["errors"] |= failed
     works.clear()
     free(told.device)
-    row["stand_ins"] = stand_in_time(module, inputs(), told.device)
+    row["stand_ins"], row["gathers"] = stand_in_time(module, inputs(), told.device)
     if size == "tiny":
         row["differs"] = difference(program, inputs(), told.device)
     if told.where and on_gpu:
@@ -301,40 +315,54 @@ def report(rows: Sequence[Row]) -> None:
             best = min((row["ms"][c] for c in ("eager", "compiled") if c in row["ms"]), default=None)
             cells = [
                 ms(row["ms"].get(c)) + (f" ({row['ms'][c] / best:.3f})" if best and c in row["ms"] else "")
-                for c in COLUMNS
+                for c in STEP_COLUMNS
             ]
-            lines.append([row["model"], row["size"], *cells, ms(row.get("predicted")), _spread(row.get("loss", {}))])
+            lines.append(
+                [
+                    row["model"],
+                    row["size"],
+                    *cells,
+                    ms(row.get("predicted")),
+                    ms(row.get("predicted_compiled")),
+                    _spread(row.get("loss", {})),
+                ]
+            )
     if lines:
         print("\n## one device, ms a step (ratio to the faster of eager and compiled)")
-        table(["model", "size", *COLUMNS, "predicted", "largest loss / smallest"], lines)
+        table(["model", "size", *STEP_COLUMNS, "predicted", "compiled", "largest loss / smallest"], lines)
+        for row in rows:
+            for form, text in row.get("forms", {}).items():
+                print(f"{row['model']} {row['size']}, compile={form!r}: {text}")
     ranks = [row for row in rows if row["part"] == "ranks" and "predicted" in row]
     if not ranks:
         return
     print("## one rank of eight: compute, ms without stand-ins; memory, MiB")
     lines, judged = [], {}
     for row in ranks:
-        times = {c: max(t - row.get("stand_ins", 0.0), 0.0) for c, t in row["ms"].items()}
-        judged[row["model"], row["size"], row["recipe"]] = row["predicted"], times
-        ratios = [
-            f"{row['predicted'] / times[c]:.3f}" if times.get(c) else "-" for c in ("emitted", "emitted-compiled")
-        ]
+        off = dict(zip(RANK_COLUMNS, (row.get("stand_ins", 0.0), row.get("gathers", 0.0))))
+        times = {c: max(t - off[c], 0.0) for c, t in row["ms"].items()}
+        said = dict(zip(RANK_COLUMNS, (row["predicted"], row["predicted_compiled"])))
+        judged[row["model"], row["size"], row["recipe"]] = said, times
+        ratios = [f"{said[c] / times[c]:.3f}" if times.get(c) else "-" for c in RANK_COLUMNS]
         held, reserved = row.get("held"), row.get("reserved")
         lines.append([
             row["model"], row["size"], row["recipe"], ms(row["predicted"]), ms(times.get("emitted")), ratios[0],
-            ms(times.get("emitted-compiled")), ratios[1], ms(row.get("stand_ins")),
+            ms(said["emitted-compiled"]), ms(times.get("emitted-compiled")), ratios[1], ms(row.get("stand_ins")),
             f"{row['predicted_bytes'] / MIB:.0f}", f"{held / MIB:.0f}" if held else "-",
             f"{row['predicted_bytes'] / held:.4f}" if held else "-",
             f"{row['predicted_bytes'] / reserved:.3f}" if reserved else "-",
         ])  # fmt: skip
-    head = ["model", "size", "plan", "predicted", "emitted", "ratio", "compiled", "ratio", "stand-ins",
+    head = ["model", "size", "plan", "predicted", "emitted", "ratio", "predicted", "compiled", "ratio", "stand-ins",
             "predicted MiB", "held", "ratio", "ratio to reserved"]  # fmt: skip
     table(head, lines)
     differs = {" ".join((row["model"], row["recipe"])): row["differs"] for row in ranks if "differs" in row}
     if differs:
         worst = max(differs, key=lambda key: differs[key])
         print(f"outputs differ from the CPU's by at most {differs[worst]:.4f} of their norm ({worst})")
-    for column in ("emitted", "emitted-compiled"):
-        judge(column, {key: (said, times[column]) for key, (said, times) in judged.items() if times.get(column)})
+    for column in RANK_COLUMNS:
+        judge(
+            column, {key: (said[column], times[column]) for key, (said, times) in judged.items() if times.get(column)}
+        )
 
 
 def _spread(losses: Mapping[str, float]) -> str:

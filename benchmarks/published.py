@@ -65,6 +65,12 @@ def cards() -> dict[str, Hardware]:
     return {"H100-80GB": hardware_of("h100"), "H200": hardware_of("h200"), "A100-80GB": a100, "A100-40GB": small}
 
 
+def card_of(run: Run) -> Hardware:
+    """The card, with what a compiler makes of pointwise ops where the run was compiled."""
+    card = cards()[run.gpu]
+    return card.as_compiled() if run.compiled else card
+
+
 # -- rows -----------------------------------------------------------------------------------------------
 
 
@@ -236,7 +242,7 @@ def predict_layers(run: Run, layers: int) -> Predicted:
     mesh = ", ".join(f"{name}={size}" for name, size in (("dp", run.dp), ("tp", run.tp)) if size > 1) or "dp=1"
     plan = sw.plan(
         model, mesh=mesh, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3), loss=lambda out: out.loss,
-        recipe=run.recipe, hardware=cards()[run.gpu], kwargs={"input_ids": ids, "labels": ids}, verify="off",
+        recipe=run.recipe, hardware=card_of(run), kwargs={"input_ids": ids, "labels": ids}, verify="off",
     )  # fmt: skip
     program, graph = plan.program, plan.graph
     cost = program_cost(program, plan.hardware, graph)

@@ -1,132 +1,104 @@
-"""What exists today, in one run: NumPy and PyTorch programs split over 8 virtual devices.  ``make demo``."""
+"""A small Llama on 8 devices, in one process: planned, proven, trained, a broken copy refused, a report.  ``make demo``.
+
+    python -m examples.demo [FOLDER]        # where the report and the plan go; by default the present folder
+"""
 
 from __future__ import annotations
 
+import copy
+import json
+import sys
+from pathlib import Path
 from typing import Any
 
-import numpy as np
+import torch
+import transformers
 
 import shardwright as sw
-from shardwright import DeviceMesh, P, ShardingSpec
-from shardwright.propagation import Projection, rule_of
 
-MESH = DeviceMesh("dp=2, tp=4")
+MESH = "dp=2, tp=4"
 
 
-def megatron_mlp(x: Any, w1: Any, w2: Any) -> Any:
-    return np.tanh(x @ w1) @ w2
+class Model(torch.nn.Module):
+    """Llama with its loss: the next token of every place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        config = transformers.LlamaConfig(
+            vocab_size=256, hidden_size=64, intermediate_size=128, num_hidden_layers=4, num_attention_heads=8,
+            num_key_value_heads=4, use_cache=False,
+        )  # fmt: skip
+        self.llama = transformers.LlamaForCausalLM(config)
+
+    def forward(self, tokens: Any) -> Any:
+        out = self.llama(input_ids=tokens).logits[:, :-1]
+        return torch.nn.functional.cross_entropy(out.flatten(0, 1), tokens[:, 1:].flatten())
 
 
-def transformer_block(x: Any, w_q: Any, w_k: Any, w_v: Any, w_o: Any, w_ff1: Any, w_ff2: Any) -> Any:
-    q = x @ w_q
-    k = x @ w_k
-    v = x @ w_v
-    attn = q @ k.T @ v
-    attn_out = attn @ w_o
-    h = (x + attn_out) @ w_ff1
-    h = h @ w_ff2
-    return x + h
+def step_of(model: Model) -> Any:
+    return torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-3)
 
 
-def normal(*shape: int) -> Any:
-    return np.random.default_rng(sum(shape)).standard_normal(shape) / 16
+def planned(model: Model, tokens: Any) -> sw.Plan:
+    # So small a model is quickest on one device; links without a time to start are where splitting pays at this size.
+    return sw.plan(model, tokens, optimizer=step_of(model), mesh=MESH, hardware="virtual")
 
 
-def show_factors() -> None:
-    """Shardings spread over a Megatron MLP; the factor table of its last matmul; one reason."""
-    graph = sw.trace(megatron_mlp, normal(16, 512), normal(512, 2048), normal(2048, 512)).graph
-    found = sw.propagate(graph, MESH, {"x": P("dp", None), "w1": P(None, "tp"), "w2": P("tp", None)})
-    print(f"=== A Megatron MLP on {MESH}: what is given for x, w1 and w2 spreads\n\n{found}\n")
-    node = graph.nodes[-1]
-    view = rule_of(graph, node)
-    assert view is not None
-    tensors = (*node.inputs, *node.results)
-    names = [graph.values[value].name for value in tensors]
-    print(f"factors of the last matmul: {view.rule.pattern}")
-    print(Projection.of(view.rule, [found.specs[value] for value in tensors]).table(names))
-    name = graph.values[graph.nodes[-2].results[0]].name
-    print(f"\nwhy dim 1 of %{name} is cut: {found.why(name, 1)}")
-
-
-def show_program() -> None:
-    """transformer_block on 8 virtual devices, by hand and automatically."""
-    shapes = [(64, 256), (256, 256), (256, 256), (256, 256), (256, 256), (256, 1024), (1024, 256)]
-    args = [normal(*shape) for shape in shapes]
-    specs = (P("dp", None), P(None, "tp"), P(None, "tp"), P(None, "tp"), P("tp", None), P(None, "tp"), P("tp", None))
-    manual = sw.shard_map(transformer_block, MESH, in_specs=specs)
-    automatic = sw.shard_map(transformer_block, MESH, auto_sharding=True)
-    print("\n=== transformer_block, Megatron by hand: one program for all 8 devices\n")
-    print(manual.program(*args))
-    for name, mapped in (("by hand", manual), ("automatic", automatic)):
-        error = np.abs(mapped(*args) - transformer_block(*args)).max()
-        plan = mapped.plan(*args)
-        made = [f"{c.kind} over {c.axis}, {c.bytes} B" for c in plan.program.collectives]
-        print(f"\n{name}: largest difference from NumPy {error:.1e}; {plan.certificate}")
-        print(f"  {len(made)} collectives, {plan.program.bytes} B sent per device")
-        for line in made:
-            print(f"    {line}")
-
-
-def show_reshard() -> None:
-    print("\n=== From one sharding to another: the cheapest steps")
-    source, target = ShardingSpec(MESH, ["dp", "tp"]), ShardingSpec(MESH, ["tp", "dp"])
-    print(f"f32[1024, 1024] {source} -> {target}")
-    for step in sw.reshard(source, target, (1024, 1024)):
-        print(f"  {step}")
-
-
-def show_discovery() -> None:
-    """The rule of a PyTorch operator, learned by running it."""
-    import torch
-
-    from shardwright.discover import analyze_and_synthesize
-
-    print("\n=== Any operator's rule, learned by running it on shards\n")
-    found = analyze_and_synthesize(torch.cross, "torch.cross", input_ndims=[2, 2], input_shape=(8, 3), dim_values=[1])
-    print(found["formatted"])
-
-
-def show_training() -> None:
-    """A PyTorch training step, Megatron by hand, against eager PyTorch."""
-    import copy
-
-    import torch
-
-    import shardwright.torch as swt
-
-    class Block(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm, self.qkv = torch.nn.LayerNorm(64), torch.nn.Linear(64, 192)
-            self.out = torch.nn.Linear(64, 64)
-            self.up, self.down = torch.nn.Linear(64, 256), torch.nn.Linear(256, 64)
-
-        def forward(self, x: Any) -> Any:
-            q, k, v = (part.unflatten(-1, (4, 16)).transpose(1, 2) for part in self.qkv(self.norm(x)).chunk(3, -1))
-            made = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-            x = x + self.out(made.transpose(1, 2).flatten(-2))
-            return x + self.down(torch.nn.functional.gelu(self.up(x)))
-
-    torch.manual_seed(0)
-    model, x = Block().double(), torch.randn(4, 16, 64, dtype=torch.float64)
-    eager = copy.deepcopy(model)
-    ours, theirs = (torch.optim.AdamW(m.parameters(), eps=1e-3) for m in (model, eager))
-    specs = {"x": "[dp, _, _]", "up.weight": "[tp, _]", "up.bias": "[tp]", "down.weight": "[_, tp]"}
-    step = swt.shard_step(model, x, mesh=MESH, optimizer=ours, loss=lambda out: out.square().mean(), specs=specs)
-    print(f"\n=== A PyTorch training step on {MESH}: forward, backward, AdamW\n")
-    print(f"{len(step.source.graph.nodes)} ops, {len(step.collectives)} collectives")
+def train(plan: sw.Plan, eager: Model, tokens: Any) -> None:
+    """Three steps, beside three of eager PyTorch on one device."""
+    step, optimizer = plan.step(), step_of(eager)
     for number in range(3):
-        loss = eager(x).square().mean()
+        loss = eager(tokens)
         loss.backward()
-        theirs.step()
-        theirs.zero_grad()
-        print(f"  step {number}: loss {step(x):.12f}, eager {loss:.12f}")
-    print(step.plan.certificate)
+        optimizer.step()
+        optimizer.zero_grad()
+        print(f"  step {number}: loss {step(tokens):.12f} on 8 devices, {loss:.12f} on one")
+    print(f"  {len(step.collectives)} collectives a step, as planned")
+
+
+def broken(text: str) -> str:
+    """The plan's file with one sum over devices left out."""
+    record = json.loads(text)
+    texts = record["texts"]
+    for _, _, results, homes in record["pieces"][0]["nodes"]:
+        for place, number in enumerate(results):
+            whole, pending, _ = texts[number].partition(" // ")
+            if pending and homes[place] == number:
+                texts.append(whole)
+                results[place] = homes[place] = len(texts) - 1
+                return json.dumps(record)
+    raise SystemExit("the plan has no sums over devices")
+
+
+def main(folder: Path) -> None:
+    torch.manual_seed(0)
+    model, tokens = Model().double(), torch.randint(0, 256, (8, 16))
+    eager = copy.deepcopy(model)
+
+    print(f"=== A training step of a small Llama, planned for {MESH}\n")
+    plan = planned(model, tokens)
+    print(plan)
+
+    print("\n=== Proven equal to the program on one device\n")
+    print(f"  {plan.verify()}")
+
+    print("\n=== Trained on 8 devices in this process\n")
+    train(plan, eager, tokens)
+
+    print("\n=== A copy of the plan with one sum over devices left out\n")
+    try:
+        sw.load_plan(broken(plan.to_json()), model, tokens, optimizer=step_of(model)).verify()
+    except sw.ShardwrightError as error:
+        print("  refused: " + str(error).replace("\n", "\n  "))
+    else:
+        raise SystemExit("the broken copy was not refused")
+
+    print("\n=== The report\n")
+    (folder / "plan.json").write_text(plan.to_json())
+    page = plan.html(folder / "plan.html")
+    print(f"  {page.resolve()}: open it in a browser")
+    print(f"  {(folder / 'plan.json').resolve()}: the plan, for sw.load_plan")
 
 
 if __name__ == "__main__":
-    show_factors()
-    show_program()
-    show_reshard()
-    show_training()
-    show_discovery()
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path())

@@ -15,7 +15,7 @@ EXAMPLES = re.findall(r"```python\n((?:(?!```).)*)```\s+```text\n(.*?)```", TEXT
 
 
 def test_there_are_examples() -> None:
-    assert len(EXAMPLES) == 3
+    assert len(EXAMPLES) == 2
     assert len(EXAMPLES[0][0].splitlines()) == 12
 
 

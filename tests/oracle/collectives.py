@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from math import prod
 
+import numpy as np
 from vectors import Function
 
+from shardwright.spec.chunks import all_chunks
 from shardwright.spec.collective import collective_bytes
 from shardwright.spec.sharding import ShardingSpec
 
@@ -57,19 +59,42 @@ def _bytes(
 def is_exact(function: Function, source: ShardingSpec, shape: tuple[int, ...]) -> bool:
     """Whether Shardy's steps give the target when uneven shards are cut as DTensor cuts them.
 
-    Shardy pads a dim and cuts it evenly; then an axis may be put on a dim one part after the other.  Cut chunk
-    after chunk that is a different layout, unless the dim divides.
+    Shardy pads a dim and cuts it evenly; then shards of one layout need not be those of another that has as many of
+    them, and an axis may be put on a dim one part after the other.  Cut chunk after chunk it has to be right as it is:
+    after each step a device has no more than what it had, or what its group had, or what another device had.
     """
     here = source
-    for node in function.graph.nodes:
-        after = function.specs.get(node.results[0], here)
-        for size, old, new in zip(shape, here.dims, after.dims):
-            shared = 0
-            while shared < min(len(old.axes), len(new.axes)) and old.axes[shared] == new.axes[shared]:
-                shared += 1
-            parts = [dim.axes[shared] for dim in (old, new) if len(dim.axes) > shared]
-            opened = len(parts) == 2 and (parts[0].prefix_of(parts[1]) or parts[1].prefix_of(parts[0]))
-            if opened and any(size % dim.shards for dim in (old, new)):
-                return False
+    for n, node in enumerate(function.graph.nodes):
+        if node.op in _SAYS_NOTHING:
+            continue
+        after = function.specs[node.results[0]]
+        if not _leads_to(node.op.removeprefix("sdy."), function.attrs[n], here, after, shape):
+            return False
         here = after
+    return True
+
+
+def _leads_to(
+    kind: str, attrs: dict[str, str], here: ShardingSpec, after: ShardingSpec, shape: tuple[int, ...]
+) -> bool:
+    """Whether a step brings shards of one sharding to those of the next."""
+    uneven = any(size % dim.shards for spec in (here, after) for size, dim in zip(shape, spec.dims))
+    if not uneven:
+        return True
+    mesh = here.mesh
+    old = [here.local_slices(shape, position) for position in mesh]
+    new = [after.local_slices(shape, position) for position in mesh]
+    if kind == "collective_permute":  # the shards of each dim stay in order, on other devices
+        return all(
+            all_chunks(size, before.parts) == all_chunks(size, then.parts)
+            for size, before, then in zip(shape, here.dims, after.dims)
+        )
+    words = attrs["params"] if kind == "all_to_all" else attrs.get("gathering_axes", "")
+    axes = [] if kind == "all_slice" else [mesh.axis(name + part) for name, part in _AXIS.findall(words)]
+    for group in mesh.groups(axes) if axes else [[position] for position in mesh]:
+        have = np.zeros(shape, bool)
+        for position in group:
+            have[tuple(old[position])] = True
+        if not all(have[tuple(new[position])].all() for position in group):
+            return False
     return True

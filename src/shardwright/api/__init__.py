@@ -15,6 +15,7 @@ A program becomes a `Source`, what is asked of it an `Asked`, what is decided a 
 | `checkpoints` | what a `Step` saves and loads, by names that outlive its programs |
 | `proven` | every Program is proven before it first runs; `verify` |
 | `arguments`, `specs` | what users hand in, looked at; shardings mirrored over arguments and results |
+| `beside` | recipes beside a plan, for its page |
 | `foreign` | what a parallel program of somebody else costs, for `compare` |
 | `infeasible` | why there is no plan |
 | `explain` | why a value is sharded as it is; what other shardings of it would cost |

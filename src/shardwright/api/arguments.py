@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import MeshError, SpecError, TraceError, near_misses
-from ..frontends.base import StepForm
+from ..frontends.base import BUFFER, PARAMETER, Source, StepForm
 from ..spec.mesh import DeviceMesh
 
 
@@ -36,6 +36,38 @@ def check_seconds(seconds: Any, name: str) -> None:
             f"{name} takes seconds, more than 0, not {seconds!r}",
             help=f"write {name}=30 for half a minute, or leave it out",
         )
+
+
+def check_switch(value: Any, name: str) -> None:
+    """True or False, not a word that counts as true whatever it says."""
+    if not isinstance(value, bool):
+        raise SpecError(f"{name}= takes True or False, not {value!r}")
+
+
+def check_loss(loss: Any) -> None:
+    """None, or something that can be called with a model's output alone."""
+    if loss is None:
+        return
+    if not callable(loss):
+        raise SpecError(f"loss= takes a function of the model's output, not {loss!r}", help=_LOSS)
+    try:
+        signature = inspect.signature(loss.forward if hasattr(loss, "forward") else loss)
+    except (TypeError, ValueError):
+        return  # builtins and the like do not say
+    try:
+        signature.bind(object())
+    except TypeError as error:
+        name = getattr(loss, "__name__", type(loss).__name__)
+        raise SpecError(
+            f"loss= is called with the model's output alone, which {name} does not take: {error}",
+            rows=[("signature", f"{name}{signature}")], help=_LOSS,
+        ) from None  # fmt: skip
+
+
+_LOSS = (
+    "targets are arguments of the model: write a module or function that takes them and returns the loss, "
+    "or loss=lambda out: ..."
+)
 
 
 def check_path(path: Any, what: str) -> None:
@@ -93,6 +125,23 @@ def call_of(
     return found
 
 
+def check_numbers(source: Source, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Refuse to run on tensors of the meta device, which have no numbers; planning does with them."""
+    given = source.framework.leaves((args, dict(kwargs)))
+    empty = next((i for i, leaf in enumerate(given) if getattr(leaf, "is_meta", False)), None)
+    if empty is not None:
+        raise SpecError(f"array {empty} of the call is on the meta device, so it has no numbers", help=_META)
+    for slot, about in enumerate(source.inputs_are[source.data_count :]):
+        if about.role in (PARAMETER, BUFFER) and getattr(source.read(slot), "is_meta", False):
+            raise SpecError(f"{about.name} is on the meta device, so it has no numbers to compute with", help=_META)
+
+
+_META = (
+    "plan and prove as it is; to run it, make the model with numbers and bind the plan to it: "
+    "sw.load_plan(plan.to_json(), model, *args, ...)"
+)
+
+
 def step_form(clip: Any, accumulate: Any, autocast: Any, reduce_dtype: Any, on_nonfinite: Any) -> StepForm:
     """What belongs to a training step beside its model, looked at."""
     number = isinstance(clip, int | float) and not isinstance(clip, bool)
@@ -100,6 +149,10 @@ def step_form(clip: Any, accumulate: Any, autocast: Any, reduce_dtype: Any, on_n
         raise SpecError(f"clip_grad_norm= takes a norm, more than 0, not {clip!r}", help="write clip_grad_norm=1.0")
     if not isinstance(accumulate, int) or isinstance(accumulate, bool) or accumulate < 1:
         raise SpecError(f"accumulate= takes a number of batches, 1 or more, not {accumulate!r}")
+    if isinstance(autocast, str):
+        raise SpecError(
+            f"autocast= takes an element type, not the text {autocast!r}", help="write autocast=torch.bfloat16"
+        )
     for option, dtype in (("autocast", autocast), ("reduce_dtype", reduce_dtype)):
         if "float16" in str(dtype) and "bfloat16" not in str(dtype):
             raise SpecError(

@@ -308,7 +308,13 @@ def _filled(
 
 
 def _shape(shape: tuple[Any, ...]) -> tuple[int, ...]:
-    return tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else tuple(shape)
+    listed = len(shape) == 1 and isinstance(shape[0], list | tuple)
+    sizes = tuple(shape[0]) if listed else tuple(shape)
+    if not all(isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= 0 for size in sizes):
+        raise SpecError(
+            f"{shape[0] if len(shape) == 1 else shape!r} is no shape", help="write the sizes: randn(128, 64)"
+        )
+    return tuple(map(int, sizes))
 
 
 def with_sharding_constraint(x: Any, spec: Any) -> Any:

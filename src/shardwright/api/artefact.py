@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from ..cost import Hardware
-from ..cost.comm import sent_cost
-from ..cost.program import instr_cost
-from ..errors import GraphError, ShardwrightError, printable
+from ..errors import GraphError, ShardwrightError
 from ..frontends.base import Source
 from ..ir.graph import Graph
 from ..ir.program import Collective, Program
-from ..plans import Complete, duration, gibibytes, read_plan
+from ..plans import Complete, read_plan
 from ..plans.plan import Plan as Data
 from ..plans.plan import PlanCost
 from ..plans.requests import Request, read_requests
 from ..proof import Certificate
+from ..report import Overview, headline, listing, plan_text, trace_events, write_page
 from ..run.engine import Engine, Executed, compare_launch, engine_for
 from ..run.runner import Runner
 from ..solve.planner import SPECS, Planner
-from ..spec.axes import axes_text
 from ..spec.sharding import ShardingSpec
+from .arguments import check_numbers
 from .batches import Batches, Call, check_data, data_axes_of, global_by_default
+from .beside import comparison_rows
 from .deciding import Learning, bound, decided, planner_of
 from .explain import explained
 from .proven import check_verify, proven_for, proven_here
@@ -148,6 +150,7 @@ class Plan:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run on the virtual mesh, or on the processes that torchrun started: whole tensors in, whole tensors out."""
+        check_numbers(self.source, args, kwargs)
         return self.runner(*args, **kwargs)
 
     def step(
@@ -158,6 +161,7 @@ class Plan:
         on_nonfinite: str | None = None,
         init: str = "rank0",
         example: Call | None = None,
+        compile: str | None = None,
     ) -> Step:
         """The plan's own program as a training step: parameters and optimizer state are kept in shards.
 
@@ -170,13 +174,14 @@ class Plan:
                 help="plan with optimizer= and loss=, or call the plan",
             )
         check_data(data)
+        check_numbers(self.source, (), {})
         if data is None:
             data = global_by_default(self.engine)
         axes: tuple[str, ...] = ()
         if data == "local":
             axes = data_axes_of(self.data.mesh, data_axes, self.source, self.complete.inputs)
         batches = Batches(self.source.framework, self.engine, data, axes, self.source.form.accumulate)
-        return Step(self, self.like, batches, on_nonfinite, init, example)
+        return Step(self, self.like, batches, on_nonfinite, init, example, compile)
 
     def like(self, source: Source, specs: Mapping[str, ShardingSpec]) -> Plan:
         """The plan of another capture of the same program, such as one for a smaller batch, with state as it lies.
@@ -199,20 +204,36 @@ class Plan:
     # -- looking at it --------------------------------------------------------------------------------------
 
     def __str__(self) -> str:
-        data = self.data
-        over = data.gap_to(data.lower_bound)
-        gap = f"within {100 * over:.2f}% of the best" if over else "no plan is better"
-        if not data.lower_bound and data.cost.objective:
-            gap = "how good is not known"
-        elif data.claimed:
-            gap += ", claimed by the file"
-        ours = data.cost.objective
-        spent, sent = (duration(time, beside=ours) for time in (data.cost.compute, data.cost.communication))
-        return (
-            f"{data.name} on ({data.mesh}), {data.hardware}: {duration(ours)} a step "
-            f"({spent} compute, {sent} communication), {gibibytes(data.memory)}; {gap} ({printable(data.solver)}); "
-            f"{self._shown}"
-        )
+        return plan_text(self.overview)
+
+    def __repr__(self) -> str:
+        return headline(self.overview)
+
+    @cached_property
+    def _overview(self) -> Overview:
+        return Overview(self.data, self.program, self.source, self.hardware.on(self.program.mesh))
+
+    @property
+    def overview(self) -> Overview:
+        """All that is shown of it, as data: step, memory, modules, communication; `to_json` for other programs."""
+        self._overview.proven = self._shown
+        return self._overview
+
+    def text(self, all: bool = False) -> str:
+        """What ``print(plan)`` shows; with ``all`` every module, collective and input."""
+        return plan_text(self.overview, all)
+
+    def html(self, path: str | os.PathLike[str], compare: bool = True) -> Path:
+        """Write the plan as one page for a browser; it needs no network.
+
+        With ``compare`` all recipes stand beside it, which takes as long as planning each of them.
+        """
+        rows = comparison_rows(self.planner, self.overview) if compare else ()
+        return write_page(path, self.overview, self.to_json(), rows)
+
+    def trace_events(self) -> dict[str, Any]:
+        """The simulated step as Chrome trace events: ``json.dump`` it to a file for ui.perfetto.dev."""
+        return trace_events(self.overview)
 
     @property
     def _shown(self) -> str:
@@ -222,8 +243,6 @@ class Plan:
             return f"proven, in {self.proven_pieces} pieces"
         return "not yet proven" if self.verified == "on" else 'not proven, verify="off"'
 
-    __repr__ = __str__
-
     def explain(self, name: str) -> str:
         """How a value is sharded, what every other sharding would cost, and what makes the next best one cost more.
 
@@ -232,16 +251,5 @@ class Plan:
         return explained(self.planner, self.data, name)
 
     def trace(self) -> str:
-        """The program's own lines with what each costs: collectives, shardings, time."""
-        hardware = self.hardware.on(self.program.mesh)
-        lines: dict[str, list[str]] = {}
-        for instr in self.program.instrs:
-            where = str(instr.source) if instr.source is not None else "(elsewhere)"
-            if instr.is_collective:
-                time = sent_cost(instr.op, instr.axes, instr.bytes, hardware)
-            else:
-                time = instr_cost(self.program, instr, hardware, self.complete.graph)
-            made = ", ".join(str(self.program.values[value]) for value in instr.results)
-            over = f" over {axes_text(instr.axes)}, {instr.bytes} B" if instr.is_collective else ""
-            lines.setdefault(where, []).append(f"    {duration(time):>11}  {instr.op}{over}  {made}")
-        return "\n".join(line for where, parts in lines.items() for line in (where, *parts))
+        """The program in order of time, forward, backward and update apart, with what each module takes."""
+        return listing(self.overview)

@@ -18,7 +18,7 @@ from ..lower import ordered
 from ..lower.pieces import Piece, cut, rows_of
 from ..plans import Complete
 from ..proof.same import check_same
-from ..run.engine import Engine
+from ..run.engine import AUTO, OFF, Engine, check_form
 from ..run.runner import Runner
 from ..solve.planner import Planner
 from .proven import proven_for
@@ -73,7 +73,7 @@ class Part:
 class Entry:
     """The step for one shape of batch: what was captured, its plan, and its parts, ready to run."""
 
-    def __init__(self, plan: Planned, engine: Engine) -> None:
+    def __init__(self, plan: Planned, engine: Engine, compile: str | None = None) -> None:
         self.plan, self.source, self.engine = plan, plan.source, engine
         self.fingerprint = plan.source.fingerprint()
         self.trained = plan.source.trained()
@@ -88,6 +88,8 @@ class Entry:
         self._check_updates()
         form = self.source.form
         self.parts = self._cut() if form.accumulate > 1 or form.checked else [self._whole()]
+        if compile is not None:
+            self._choose_form(check_form(compile))
         self.shared = _shared(plan.program)
         """Outputs in the memory of state: the next step writes over it."""
         self.loaded: dict[int, Any] = {}
@@ -114,6 +116,17 @@ class Entry:
         parts = [self._part(piece) for piece in cut(complete, rows, self.data)]
         self.plan.proven_pieces = len(parts) if self.plan.verified == "on" else 0
         return parts
+
+    def _choose_form(self, form: str) -> None:
+        for part in self.parts:
+            choose = getattr(part.compiled, "choose_form", None)
+            if choose is not None:
+                choose(form, self.plan.planner.limit)
+            elif form not in (OFF, AUTO):
+                raise SpecError(
+                    f"compile={form!r}, but the engine {self.engine.name!r} has nothing to compile",
+                    help='leave compile= out, or give engine="torch"',
+                )
 
     def _part(self, piece: Piece) -> Part:
         """A piece, proven and compiled."""

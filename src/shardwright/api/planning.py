@@ -25,7 +25,7 @@ from ..plans.requests import read_requests, requests_of
 from ..solve.planner import Planner, check_recipe, check_solver
 from ..solve.recipes import RECIPES
 from ..spec.mesh import DeviceMesh
-from .arguments import call_of, check_path, check_time_limit, mesh_of, step_form
+from .arguments import call_of, check_loss, check_path, check_switch, check_time_limit, mesh_of, step_form
 from .artefact import Plan
 from .batches import one_batch
 from .deciding import Learning, bound, decided, limit_requests, planner_of
@@ -82,6 +82,9 @@ def plan(
     """
     check_solver(solver)
     check_time_limit(time_limit)
+    check_switch(learn, "learn")
+    check_switch(uneven, "uneven")
+    check_loss(loss)
     check_path(rule_book, "rule_book")
     check_verify(verify)
     if recipe is not None:
@@ -225,6 +228,6 @@ def _machine(name: str) -> Hardware:
     """The preset of this name."""
     for preset in (*preset_names(), "virtual"):
         found = hardware_of(preset)
-        if found.name == name:
-            return found
+        if name in (found.name, found.as_compiled().name):
+            return found if found.name == name else found.as_compiled()
     raise GraphError(f"the plan was made for {name!r}, which is no preset", help="pass hardware= as it was planned for")

@@ -62,6 +62,10 @@ def by_position(specs: Any, fn: Callable[..., Any], args: tuple[Any, ...], kwarg
 def spread(specs: Any, tree: Any, what: str, framework: Framework) -> list[Any]:
     """One spec for each array of a tree; a spec in place of a container stands for all that is in it."""
     inner = _parts(tree)
+    if inner is None and isinstance(specs, list | tuple) and not is_spec(specs) and any(map(is_spec, specs)):
+        raise SpecError(
+            f"{what} has {len(specs)} shardings for one array", help="give one for each array, as it is nested"
+        )
     if specs is None or is_spec(specs) or inner is None:
         return [specs] * len(framework.leaves(tree))
     if isinstance(specs, Mapping):

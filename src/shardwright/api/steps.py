@@ -12,7 +12,7 @@ from ..plans.plan import read_plan
 from ..plans.requests import Request, requests_of
 from ..run.engine import engine_for, is_one_of_several
 from ..solve.planner import check_recipe, check_solver
-from .arguments import call_of, check_seconds, check_time_limit, mesh_of, step_form
+from .arguments import call_of, check_loss, check_seconds, check_time_limit, mesh_of, step_form
 from .artefact import Plan
 from .batches import WHAT_DATA, Batches, Call, check_data, data_axes_of, one_batch
 from .deciding import Learning, decided, limit_requests, planner_of
@@ -112,6 +112,7 @@ def shard_step(
     time_limit: float | None = None,
     engine: Any = None,
     verify: str | None = None,
+    compile: str | None = None,
     **named: Any,
 ) -> Step:
     """Forward, backward and the optimizer's step, captured and split over a mesh, with state kept in shards.
@@ -120,7 +121,10 @@ def shard_step(
     shardings by the names of inputs (arguments, parameters, buffers, optimizer state) or by patterns of them, and what
     is not named follows by propagation; ``recipe`` takes a named baseline; and where neither is given the planner
     decides, with ``constraints``, ``memory``, ``hardware``, ``solver`` and ``time_limit`` as for `plan`.
-    ``verify`` is that of `plan`, or the plan's own.  Every rank gives the whole batch; `train_step` has more to offer.
+    ``verify`` is that of `plan`, or the plan's own.  ``compile`` says in which form a device runs its part, on
+    `shardwright.run.torch.TorchEngine`: ``"auto"`` takes the compiled one on CUDA if its first steps are no slower and
+    fit in memory, ``"on"`` compiles, ``"graph"`` replays a CUDA graph, ``"off"``, the default, does neither.
+    Every rank gives the whole batch; `train_step` has more to offer.
     """
     wishes = Wishes(
         mesh, plan, specs, in_specs, recipe, constraints, memory, hardware, solver, time_limit, engine, verify
@@ -132,10 +136,11 @@ def shard_step(
                 "the plan was made for another model or optimizer object",
                 help="give the batch, too, shard_step(model, *batch, plan=plan, ...): the model is then captured",
             )
-        return Plan(plan.data, plan.source, plan.planner, None, engine, wishes.proof).step()
+        return Plan(plan.data, plan.source, plan.planner, None, engine, wishes.proof).step(compile=compile)
+    check_loss(loss)
     call = call_of(model, args, kwargs, named, shard_step, "shard_step")
     source = capture_source(model, args, call, optimizer=optimizer, loss=loss, training=True)
-    return wishes.planned(source, model, (args, call)).step(example=(args, call))
+    return wishes.planned(source, model, (args, call)).step(example=(args, call), compile=compile)
 
 
 def train_step(
@@ -166,6 +171,7 @@ def train_step(
     time_limit: float | None = None,
     engine: Any = None,
     verify: str | None = None,
+    compile: str | None = None,
 ) -> Step:
     """A training step of a model: planned, proven, with parameters and optimizer state in shards.
 
@@ -186,6 +192,7 @@ def train_step(
     wishes.check("train_step")
     check_data(data)
     form = step_form(clip_grad_norm, accumulate, autocast, reduce_dtype, on_nonfinite)
+    check_loss(loss)
     args, kwargs = _call(batch)
     call: Call = (args, call_of(model, args, kwargs, {}, train_step, "train_step"))
     framework: Framework = frontend_for(model, *call).FRAMEWORK
@@ -215,7 +222,9 @@ def train_step(
         source = capture_source(model, *example, optimizer=optimizer, loss=loss, training=True, form=form)
         made = wishes.planned(source, model, example, () if parts is None else parts.requests(source), runs)
         known = example
-    return made.step(data=data or "global", data_axes=data_axes, on_nonfinite=on_nonfinite, init=init, example=known)
+    return made.step(
+        data=data or "global", data_axes=data_axes, on_nonfinite=on_nonfinite, init=init, example=known, compile=compile
+    )
 
 
 def _call(batch: Any) -> Call:

@@ -19,6 +19,7 @@ from typing import Any
 
 from ..errors import ShardwrightError, SpecError
 from ..frontends.base import Source
+from ..frontends.failing import telling
 from ..ir.program import Collective, Program
 from ..run.engine import Engine, Executed
 from ..spec.sharding import ShardingSpec
@@ -55,6 +56,7 @@ class Step(Checkpointed):
         on_nonfinite: str | None = None,
         init: str = "rank0",
         example: Call | None = None,
+        compile: str | None = None,
     ) -> None:
         if on_nonfinite not in (None, *ON_NONFINITE):
             raise SpecError(f"on_nonfinite= is 'raise' or 'skip', not {on_nonfinite!r}")
@@ -66,6 +68,7 @@ class Step(Checkpointed):
         """The plan that is trained: of the batch that the step was made with."""
         self.engine: Engine = batches.engine
         self.batches, self.replan, self.on_nonfinite, self.init = batches, replan, on_nonfinite, init
+        self.compile = compile
         self.gradients: dict[str, Any] = {}
         """Shards of the gradients that calls left and added up, if the step has no optimizer."""
         self._gradient_forms: dict[str, tuple[ShardingSpec, tuple[int, ...]]] = {}
@@ -80,7 +83,7 @@ class Step(Checkpointed):
         self.last_checkpoint: str | None = None
         """Where the state was saved last; the error of a call that fails names it."""
         self.measured = Measured()
-        self._planned = self._last = Entry(plan, self.engine)
+        self._planned = self._last = Entry(plan, self.engine, compile)
         self._entries: dict[tuple[Hashable, Hashable], Entry] = {}
         """By what cannot change without another program, and by the shapes of a call."""
         self._evaluating: dict[Any, Entry] = {}
@@ -148,7 +151,14 @@ class Step(Checkpointed):
     def compared(self) -> str:
         """What was predicted for a step beside what was measured: the time between calls, the memory of the 20th."""
         every = [part.program for entry in (self._last, *self._entries.values()) for part in entry.parts]
-        return self.measured.line(self.programs, self.batches.accumulate, self.plan.hardware, every)
+        said = self.measured.line(self.programs, self.batches.accumulate, self.plan.hardware, every)
+        return "; ".join([said, *self.forms.values()])
+
+    @property
+    def forms(self) -> dict[str, str]:
+        """In which form the programs run where an engine has several, and why, by their names."""
+        forms = {part.name: getattr(part.compiled, "forms", None) for part in self._last.parts}
+        return {name: f"{name} {form}" for name, form in forms.items() if form is not None}
 
     # -- state ----------------------------------------------------------------------------------------------
 
@@ -272,7 +282,8 @@ class Step(Checkpointed):
         entry = self._evaluating.get(key)
         if entry is None or entry.fingerprint != entry.source.fingerprint():
             self._check_room(len(self._evaluating))
-            source = self.source.evaluation(*whole)
+            with telling(self.source.graph, *whole):
+                source = self.source.evaluation(*whole)
             plan = self.replan(source, {name: held.spec for name, held in self._state.items()})
             entry = self._evaluating[key] = Entry(plan, self.engine)
         self._take_state(entry)
@@ -315,9 +326,10 @@ class Step(Checkpointed):
         return self._made(call)
 
     def _made(self, call: Call) -> Entry:
-        source = self._last.source.recapture(*call)
+        with telling(self._last.source.graph, *call):
+            source = self._last.source.recapture(*call)
         plan = self.replan(source, {name: held.spec for name, held in self._state.items()})
-        entry = Entry(plan, self.engine)
+        entry = Entry(plan, self.engine, self.compile)
         self._entries[entry.fingerprint, self._signature(call)] = entry
         return entry
 

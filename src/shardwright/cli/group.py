@@ -1,4 +1,4 @@
-"""The command line: ``shardwright discover``, ``audit``, the verbs of planning (`planning`) and ``prove`` (`proving`).
+"""The command line: the group of all verbs, and of these ``discover`` and ``audit``.
 
 Nothing is computed here: each command reads its options, calls one function of a room, and prints.
 """
@@ -12,29 +12,25 @@ from pathlib import Path
 import click
 
 from .. import __version__
-from ..errors import ShardwrightError, SpecError
-from .planning import COMMANDS, for_file, for_folder, write_file
+from ..errors import SpecError
+from . import checking, looking, planning
+from .exits import Verbs
+from .fuzzing import fuzz
+from .output import for_file, for_folder, write_file
 from .proving import prove
 
 
-class _Friendly(click.Group):
-    """Our own errors are messages to the user, not tracebacks."""
-
-    def invoke(self, ctx: click.Context) -> object:
-        try:
-            return super().invoke(ctx)
-        except ShardwrightError as error:
-            click.echo(f"{type(error).__name__}: {error}", err=True)
-            ctx.exit(1)
-
-
-@click.group(cls=_Friendly, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="shardwright")
 def main() -> None:
-    """Automatic sharding of tensor programs: plan, prove and run them on a mesh of devices."""
+    """Automatic sharding of tensor programs: plan, prove and run them on a mesh of devices.
+
+    Every command ends with 0 if all is well, 1 if the answer is no, 2 if it was used wrongly, 3 for a fault of
+    shardwright, 130 if interrupted.  --debug shows where an error came from.
+    """
 
 
-for _command in (*COMMANDS, prove):
+for _command in (*planning.COMMANDS, *checking.COMMANDS, *looking.COMMANDS, prove, fuzz):
     main.add_command(_command)
 
 

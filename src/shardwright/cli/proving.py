@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
-from ..errors import ShardwrightError, SpecError
-from .planning import call_target, for_file, write_file
+from ..errors import SpecError
+from .exits import NO
+from .output import JSON, OUT, tell, working
+from .programs import call_target
 
-NOT_PROVEN, USAGE, INTERNAL = 1, 2, 3
-"""Exit codes beside 0."""
 RETURNS = "a dict of the arguments of shardwright.torch.prove: parallel, like, mesh, inputs, ..."
 
 
 @click.command()
 @click.argument("target", metavar="FILE.py:NAME")
 @click.option("--mesh", help='Another mesh than the target says, such as "dp=2, tp=2".')
-@click.option(
-    "--json", "out", type=click.Path(path_type=Path), callback=for_file, help="Write the answer to this file."
-)
+@OUT
+@JSON
 @click.pass_context
-def prove(ctx: click.Context, target: str, mesh: str | None, out: Path | None) -> None:
+def prove(ctx: click.Context, target: str, mesh: str | None, out: Path | None, json_form: bool) -> None:
     """Prove that parallel code (DTensor, FSDP2, DDP, your own) computes what the plain model does.
 
     \b
@@ -32,33 +30,16 @@ def prove(ctx: click.Context, target: str, mesh: str | None, out: Path | None) -
             return dict(parallel=parallel, like=Model(), mesh="tp=2", inputs=(x,))
     Exit: 0 proven, 1 not proven (not equal, or it cannot be followed), 2 wrong use, 3 a fault of ours.
     """
-    try:
-        arguments = _arguments(target)
-    except ShardwrightError as error:
-        click.echo(f"{type(error).__name__}: {error}", err=True)
-        ctx.exit(USAGE)
-    except Exception as error:
-        click.echo(f"{target} fails: {type(error).__name__}: {error}", err=True)
-        ctx.exit(USAGE)
+    arguments = _arguments(target)
     if mesh is not None:
         arguments["mesh"] = mesh
     from ..torch.proving import prove as make
 
-    try:
+    with working("proving ..."):
         proof = make(arguments.pop("parallel"), **arguments)
-    except ShardwrightError as error:
-        click.echo(f"{type(error).__name__}: {error}", err=True)
-        ctx.exit(USAGE)
-    except Exception as error:
-        click.echo(f"this is a fault of shardwright: {type(error).__name__}: {error}", err=True)
-        ctx.exit(INTERNAL)
-    click.echo(str(proof))
-    if proof.certificate is not None:
-        for item in proof.certificate.trusted:
-            click.echo(f"  on trust: {item}")
-    if out is not None:
-        write_file(out, json.dumps(proof.to_json(), indent=1) + "\n")
-    ctx.exit(0 if proof else NOT_PROVEN)
+    trust = () if proof.certificate is None else proof.certificate.trusted
+    tell(str(proof) + "".join(f"\n  on trust: {item}" for item in trust), proof.to_json(), json_form, out)
+    ctx.exit(0 if proof else NO)
 
 
 def _arguments(target: str) -> dict[str, Any]:

@@ -9,6 +9,10 @@ few circuits: with heads of 64 that takes as long as the products.  And a kernel
 tiles that one multiprocessor works on by itself, so that few heads of short sequences leave most of a device idle,
 and splitting them further saves nothing (`Work.stretch`).  Where a query's place says which keys it sees, the work is
 that of the device whose queries see most: of causal attention that with the last ones.
+
+Two things make kernels slow that sizes alone tell.  Matrix units want rows that begin at multiples of 16 bytes: a
+vocabulary of 50,257 takes six times as long as one of 50,264, unless a compiler pads it.  And a pointwise op on tensors
+of several types or shapes goes through them item by item.
 """
 
 from __future__ import annotations
@@ -29,17 +33,27 @@ from ..spec.op_record import OpRecord
 from ..spec.rule import Mapped, OpShardingRule
 from ..spec.sharding import ShardingSpec
 from .links import PS
-from .machine import Hardware
+from .machine import FUSED, Hardware
 
-CLASSES = ("matmul", "attention", "conv", "pointwise", "reduce", "memory", "gather", "sort", "update", "view")
+CLASSES = ("matmul", "attention", "conv", "pointwise", "reduce", "memory", "gather", "sort", "update", "view", FUSED)
 ARITHMETIC = ("matmul", "attention", "conv")
 """Classes whose operations outnumber the bytes they touch: worth choosing a split for."""
 SCORED = ("attention",)
 """Classes whose operations come as scores in tiles, and which may have constants for that."""
+CHANNELS = 64
+"""Input channels that a convolution takes at once, be they there or not: three of a picture take as long."""
+SMALL = 1024
+"""Bytes of a tensor, such as a number, that every item may be met with at no cost."""
 UNKNOWN = "memory"
 """How an op without a record is costed."""
 TILE = 128
 """Rows of a tile."""
+LEAST = 16
+"""Rows that matrix units take at once, at least."""
+ALIGNED = 16
+"""Bytes at whose multiples matrix units want rows to begin."""
+MATRIX_BYTES = 2
+"""Larger items go through other units, whatever their place."""
 
 
 class Work(int):
@@ -49,11 +63,27 @@ class Work(int):
     tiles: int
     uneven: bool
     """Each query sees only the keys before it, and all are here: tiles grow from nothing to twice their mean."""
+    row: int
+    """Of a matrix product: how long the rows are that it writes.  Those of operands may lie either way."""
+    whole_tiles: tuple[int, int]
+    """How much more is computed in whole tiles than is there: a fraction, as numerator and denominator."""
 
-    def __new__(cls, operations: int, scores: int = 0, tiles: int = 0, uneven: bool = False) -> Work:
+    def __new__(
+        cls,
+        operations: int,
+        scores: int = 0,
+        tiles: int = 0,
+        uneven: bool = False,
+        row: int = 0,
+        whole_tiles: tuple[int, int] = (1, 1),
+    ) -> Work:
         found = super().__new__(cls, operations)
-        found.scores, found.tiles, found.uneven = scores, tiles, uneven
+        found.scores, found.tiles, found.uneven, found.row = scores, tiles, uneven, row
+        found.whole_tiles = whole_tiles
         return found
+
+    def is_aligned(self, item_bytes: int) -> bool:
+        return self.row * item_bytes % ALIGNED == 0
 
     def stretch(self, units: int) -> tuple[int, int]:
         """How much longer than spread evenly over all units: a fraction, as numerator and denominator.
@@ -67,7 +97,8 @@ class Work(int):
         if not units or not self.tiles:
             return 1, 1
         even = max(self.tiles, units)
-        return (min(2 * even, self.tiles + 2 * units) if self.uneven else even), self.tiles
+        full, there = self.whole_tiles
+        return full * (min(2 * even, self.tiles + 2 * units) if self.uneven else even), there * self.tiles
 
 
 def cost_class(about: OpRecord | str | None) -> str:
@@ -122,16 +153,27 @@ def local_sizes(rule: OpShardingRule, axes: Sequence[Axes]) -> list[int]:
 def operations(rule: OpShardingRule, kind: str, local: Sequence[int], attrs: Mapping[str, Any] | None = None) -> Work:
     """Multiplications and additions; 0 for classes that are costed by bytes."""
     if kind == "matmul":
-        return Work(2 * prod(local))
+        return Work(2 * prod(local), row=prod(local[f] for f in rule.results[0][-1]) if rule.results[0] else 0)
     if kind == "attention":
         return _attention(rule, local, Band.of(attrs or {}))
     if kind == "conv":
-        # A window slides, so the image's own dims are no loop of their own: each result takes what stands in the
-        # smaller operand beside the result's factors.
-        made = {f for mapped in rule.results for dim in mapped for f in dim}
-        inner = [prod(local[f] for f in _factors(mapped) if f not in made) for mapped in rule.operands if mapped]
-        return Work(2 * prod(local[f] for f in made) * min(inner, default=1))
+        return _convolution(rule, local)
     return Work(0)
+
+
+def _convolution(rule: OpShardingRule, local: Sequence[int]) -> Work:
+    """Each result takes a window of the image, all channels deep, and a weight for each of its elements.
+
+    Operands image, weight and perhaps a bias; or, for the gradients of image and weight, that of the result first.  A
+    window slides, so the image's own dims are no loop of their own.
+    """
+    backward = len(rule.operands) > 2 and len(rule.operands[2]) > 1
+    made, weight = (rule.operands[0], rule.operands[2]) if backward else (rule.results[0], rule.operands[1])
+    image = rule.operands[1] if backward else rule.operands[0]
+    channels = (_factors(weight) & _factors(image)) - _factors(made)
+    loops = prod(max(local[f], CHANNELS) if f in channels else local[f] for f in _factors(made) | _factors(weight))
+    products = sum(len(result) > 1 for result in rule.results) if backward else 1
+    return Work(2 * loops * products)
 
 
 def _attention(rule: OpShardingRule, local: Sequence[int], band: Band) -> Work:
@@ -149,12 +191,13 @@ def _attention(rule: OpShardingRule, local: Sequence[int], band: Band) -> Work:
     scores = prod(local[f] for f in _factors(q[:-1]) | _factors(k[:-1])) * (3 if backward else 1)
     rows = prod(local[f] for f in (k if backward else q)[-2])
     tiles = prod(local[f] for f in _factors(q[:-2])) * -(-rows // TILE)
-    if band.sees_all:
-        return Work(count, scores, tiles)
     whole, part, keys = (prod(of[f] for f in dim) for of, dim in ((rule.sizes, q[-2]), (local, q[-2]), (local, k[-2])))
+    whole_tiles = _whole_tiles(part) * _whole_tiles(keys), max(part * keys, 1)
+    if band.sees_all:
+        return Work(count, scores, tiles, whole_tiles=whole_tiles)
     seen, full = seen_by_slowest(band, whole, part, keys), max(2 * part * keys, 1)
     grows = part == whole and band.left is None and not band.prefix
-    return Work(count * seen // full, scores * seen // full, tiles, grows)
+    return Work(count * seen // full, scores * seen // full, tiles, grows, whole_tiles=whole_tiles)
 
 
 @cache
@@ -175,6 +218,12 @@ def seen_by_slowest(band: Band, rows: int, part: int, keys: int) -> int:
     return max((2 * band.pairs(a, b, keys) - int(halves[b] - halves[a]) for a, b in zip(starts, stops)), default=0)
 
 
+def _whole_tiles(rows: int) -> int:
+    """Rows that a kernel goes through: few are not worth a tile."""
+    unit = TILE if rows > TILE else LEAST
+    return -(-rows // unit) * unit
+
+
 def _factors(mapped: Mapped) -> set[int]:
     return {f for dim in mapped for f in dim}
 
@@ -192,16 +241,23 @@ def op_time(
     # A lookup reads of a table no more than it writes.
     read = sum(min(size, made) for size in operands) if kind == "gather" else sum(operands)
     fitted = hardware.roofline(kind)
+    traffic = fitted.bytes_percent
+    if fitted.unlike_percent and len({size for size in (*operands, *results) if size > SMALL}) > 1:
+        traffic = max(traffic, fitted.unlike_percent)
     time = fitted.launch_ps
     least = 0
     if work:
         least = time + -(-work * min(fitted.flops_percent, 1) * PS // hardware.peak(dtype))
         known = work if isinstance(work, Work) else Work(work)
         times, over = known.stretch(fitted.units)
-        time += -(-work * fitted.flops_percent * PS * times // (100 * hardware.peak(dtype) * over))
+        speed = fitted.flops_percent
+        item = TensorType((), dtype).item_bytes
+        if fitted.unaligned_percent and item <= MATRIX_BYTES and not hardware.compiled and not known.is_aligned(item):
+            speed = max(speed, fitted.unaligned_percent)
+        time += -(-work * speed * PS * times // (100 * hardware.peak(dtype) * over))
         if fitted.scores:
             time += -(-known.scores * PS * times // (fitted.scores * over))
-    return max(least, time + -(-(read + made) * fitted.bytes_percent * PS // (100 * hardware.bandwidth)))
+    return max(least, time + -(-(read + made) * traffic * PS // (100 * hardware.bandwidth)))
 
 
 def factor_axes(rule: OpShardingRule, specs: Sequence[ShardingSpec]) -> tuple[Axes, ...]:

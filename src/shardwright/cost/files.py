@@ -15,7 +15,11 @@ bf16 = 989.4
 launch_us = 3.2
 flops_percent = 94
 bytes_percent = 104
-[compute.attention]                   # the same for one cost class, where it differs; attention may have two more:
+[compute.matmul]                      # the same for one cost class, where it differs
+unaligned_percent = 600               # flops_percent of rows that do not begin at multiples of 16 bytes
+[compute.pointwise]
+unlike_percent = 180                  # bytes_percent of ops on several types or shapes
+[compute.attention]
 tscores = 3.36                        # 10**12 exponentials a second, one for each score
 units = 132                           # tiles that are worked on at once: multiprocessors
 
@@ -53,7 +57,7 @@ from typing import Any
 from ..errors import HardwareError, ShardwrightError, near_misses
 from ..ir.nodes import ITEM_BYTES
 from ..spec.collective import COLLECTIVES
-from .compute import CLASSES, SCORED
+from .compute import CLASSES
 from .links import US, Link, LinkTable, Wire
 from .machine import LINK_NAMES, NO_OVERLAP, Hardware, Overlap, Roofline
 
@@ -62,6 +66,8 @@ GIGA, TERA = 10**9, 10**12
 _ROOT = ("schema", "name", "source", "memory_gb", "bandwidth_gbs", "tflops", "compute", "node", "network", "axes")
 _ROOFLINE = ("launch_us", "flops_percent", "bytes_percent")
 _SCORED = ("tscores", "units")
+_MORE = {"matmul": ("unaligned_percent",), "pointwise": ("unlike_percent",), "attention": _SCORED}
+"""Figures that single classes have."""
 
 
 def read_hardware(path: str | Path) -> Hardware:
@@ -164,7 +170,7 @@ def _hardware(file: _Table) -> Hardware:
     network.only("link")
     general = _roofline(compute, Roofline())
     classes = tuple(
-        (kind, _roofline(compute.table(kind), general, (*_ROOFLINE, *(_SCORED if kind in SCORED else ()))))
+        (kind, _roofline(compute.table(kind), general, (*_ROOFLINE, *_MORE.get(kind, ()))))
         for kind in CLASSES
         if kind in compute.data
     )
@@ -204,6 +210,8 @@ def _roofline(table: _Table, default: Roofline, only: tuple[str, ...] = ()) -> R
         table.percent("bytes_percent", default.bytes_percent),
         round(table.number("tscores", 0.0) * TERA),
         table.whole("units") or 0,
+        table.whole("unlike_percent") or 0,
+        table.whole("unaligned_percent") or 0,
     )
 
 
@@ -284,8 +292,9 @@ def _roofline_lines(roofline: Roofline) -> Iterator[str]:
     yield f"bytes_percent = {roofline.bytes_percent}"
     if roofline.scores:
         yield f"tscores = {_plain(roofline.scores, TERA)}"
-    if roofline.units:
-        yield f"units = {roofline.units}"
+    for key in ("units", "unlike_percent", "unaligned_percent"):
+        if getattr(roofline, key):
+            yield f"{key} = {getattr(roofline, key)}"
 
 
 def _link_lines(wire: Wire) -> Iterator[str]:

@@ -4,6 +4,7 @@
 |---|---|
 | ``a100`` ``h100`` ``h200`` ``b200`` | nodes of eight joined by NVLink; a mesh of more devices spans several nodes, joined by 400 Gb/s for each device |
 | ``h100x4`` | the same with exactly four nodes: a mesh that needs more is refused |
+| ``h100-compiled`` | the same where programs run compiled: pointwise ops cost what fused kernels do |
 | ``cpu`` | the machine that Shardwright is developed on |
 | ``alpha_beta`` | Alpa's costs; with parameters: `alpha_beta` |
 | ``file.toml`` | a file of your own (see `files`); `shardwright calibrate` writes one |
@@ -25,6 +26,7 @@ from .files import preset_names, read_hardware, read_preset
 from .links import PS, AlphaBetaLink, Link, LinkTable, Wire
 from .machine import NO_OVERLAP, OVERLAPPED, Hardware, Overlap, Roofline
 
+_COMPILED = "-compiled"
 _known: dict[str, Hardware] = {}
 
 
@@ -40,12 +42,18 @@ def hardware_of(
     >>> hardware_of("h100").with_links({"dp": "network"}).link("dp") == hardware_of("h100").network
     True
     """
-    found = said if isinstance(said, Hardware) else _found(said)
+    found = said if isinstance(said, Hardware) else _named(said)
     if nodes is not None:
         if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1:
             raise HardwareError(f"{nodes!r} is no number of nodes")
         found = _of_nodes(found, nodes)
     return found.with_links(links) if links else found
+
+
+def _named(said: str | Path) -> Hardware:
+    if isinstance(said, str) and said.lower().endswith(_COMPILED):
+        return _found(said[: -len(_COMPILED)]).as_compiled()
+    return _found(said)
 
 
 def _found(said: str | Path) -> Hardware:

@@ -20,6 +20,8 @@ RESERVED_PERCENT = 6
 """Of a device's memory, for the driver's context, communication buffers and fragments: on 80 GB some 4.8 GB."""
 UPDATE = "update"
 """Optimizer steps of single parameters: those of all are one launch, so none is counted for each of them."""
+FUSED = "fused"
+"""Kernels of a compiler, of chains of pointwise ops."""
 ROLES = ("weight", "gradient", "renewed")
 """Collectives that can hide behind compute; see `overlap`."""
 
@@ -42,12 +44,16 @@ class Roofline:
     """Scores a second: what a query and a key make takes an exponential, beside the products; 0: no time of its own."""
     units: int = 0
     """Tiles that the device works on at once (its multiprocessors); 0: work always fills it."""
+    unlike_percent: int = 0
+    """`bytes_percent` where tensors are of several types or shapes, which kernels go through item by item; 0: alike."""
+    unaligned_percent: int = 0
+    """`flops_percent` where rows do not begin at multiples of 16 bytes, which matrix units want; 0: alike."""
 
     def __post_init__(self) -> None:
         if self.launch < 0 or min(self.flops_percent, self.bytes_percent) < 0:
             raise HardwareError("launch and percentages of a cost class must not be below 0")
-        if min(self.scores, self.units) < 0:
-            raise HardwareError("scores a second and units of a cost class must not be below 0")
+        if min(self.scores, self.units, self.unlike_percent, self.unaligned_percent) < 0:
+            raise HardwareError("the figures of a cost class must not be below 0")
 
     @property
     def launch_ps(self) -> int:
@@ -129,6 +135,8 @@ class Hardware:
     classes: tuple[tuple[str, Roofline], ...] = ()
     """Cost class -> its own constants."""
     overlap: Overlap = NO_OVERLAP
+    compiled: bool = False
+    """Whether programs run compiled: chains of pointwise ops are one pass over memory (`fusion`)."""
     mesh: DeviceMesh | None = None
     """The mesh that axes are counted on."""
     _prices: dict[object, int] = field(init=False, default_factory=dict, repr=False, compare=False)
@@ -159,8 +167,9 @@ class Hardware:
         for name, found in self.classes:
             if name == kind:
                 return found
-        if kind == UPDATE:
-            return replace(self.roofline("pointwise"), launch=0.0)
+        if kind in (UPDATE, FUSED):
+            pointwise = self.roofline("pointwise")
+            return replace(pointwise, launch=0.0 if kind == UPDATE else pointwise.launch, unlike_percent=0)
         return Roofline(self.launch, self.flops_percent, self.bytes_percent)
 
     def link(self, axis: str | AxisRef) -> Wire:
@@ -203,6 +212,10 @@ class Hardware:
 
     def with_memory(self, memory: int) -> Hardware:
         return replace(self, memory=memory)
+
+    def as_compiled(self) -> Hardware:
+        """The same machine, whose programs a compiler has fused."""
+        return replace(self, name=f"{self.name}, compiled", compiled=True)
 
     def with_overlap(self, overlap: Overlap | None) -> Hardware:
         """With other discounts; None: a machine that does one thing after the other."""

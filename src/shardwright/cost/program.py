@@ -16,6 +16,7 @@ from ..spec.axes import axes_text
 from ..spec.op_record import slots_of
 from .comm import sent_cost, shown_cost
 from .compute import ARITHMETIC, cost_class, factor_axes, local_sizes, op_time, operations
+from .fusion import fused_times
 from .machine import NO_OVERLAP, Hardware
 from .overlap import graph_roles, program_roles
 
@@ -106,6 +107,9 @@ def instr_costs(program: Program, hardware: Hardware, graph: Graph | None = None
         if time is None:
             time = times[key] = _instr_cost(program, instr, hardware, graph, places)
         found.append(time)
+    if hardware.compiled:
+        kinds = [None if instr.is_collective else _kind(instr, graph) for instr in program.instrs]
+        return tuple(fused_times(program, kinds, found, hardware))
     return tuple(found)
 
 
@@ -122,10 +126,7 @@ def _instr_cost(
     record = find(instr.op)
     if record is None and (instr.cause or not instr.operands):
         return 0  # a local step of a reshard: a part of what is there is kept; or a place, which is known beforehand
-    about = record
-    if about is None and graph is not None and instr.node is not None:
-        about = find(graph.nodes[instr.node].op)
-    kind = cost_class(about)
+    kind = _kind(instr, graph)
     inputs = [value for value in instr.inputs if value not in places]
     operands, results = ([program.values[value] for value in values] for values in (inputs, instr.results))
     work = 0
@@ -137,6 +138,14 @@ def _instr_cost(
     dtype = (operands or results)[0].type.dtype if operands or results else "f32"
     read, made = ([local.padded_bytes for local in locals] for locals in (operands, results))
     return op_time(kind, work, read, made, dtype, hardware)
+
+
+def _kind(instr: Instr, graph: Graph | None) -> str:
+    """The cost class of a local instruction: of its op, or of the op that it is a form's part of."""
+    record = find(instr.op)
+    if record is None and graph is not None and instr.node is not None:
+        record = find(graph.nodes[instr.node].op)
+    return cost_class(record)
 
 
 def _places(program: Program) -> frozenset[int]:

@@ -8,6 +8,8 @@ costs, lowering) never sees the framework.
 |---|---|
 | `base` | `Source`: the form of a captured program; `Framework`: how ops are computed; which frontend takes a call |
 | `ranks` | `Traced`, `Placed`: what the ranks of somebody's parallel program do, as a proof sees it |
+| `failing` | errors of a user's function while it is captured, told with their place and arguments |
+| `versions` | the versions of frameworks that are tested |
 | `numpy` | NumPy: `trace` runs a function on tracer arrays; `prepare` and `evaluate` compute ops |
 | `torch` | PyTorch: `capture` and `capture_step` record ATen calls on fake tensors, up to whole training steps |
 

@@ -217,6 +217,8 @@ def pin(pattern: str, spec: Any) -> Request:
     >>> print(pin("*.weight", "[tp, _]"))
     pin("*.weight", "[tp, _]")
     """
+    if not is_spec(spec):
+        raise SpecError(f"pin needs a sharding, not {spec!r}", help='write pin("w", P("dp", None)) or "[dp, _]"')
     return Request("pin", (_pattern(pattern), spec_text(spec)), spec=spec)
 
 

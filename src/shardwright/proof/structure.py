@@ -21,6 +21,7 @@ from ..rules.registry import find
 from ..spec.axes import Axes, AxisRef, axes_size, axes_text
 from ..spec.chunks import all_chunks
 from ..spec.collective import COLLECTIVES, REDUCTIONS, collective_bytes
+from ..spec.pending import pending_axes
 from ..spec.resharding.steps import permute_sources
 from ..spec.sharding import ShardingSpec
 
@@ -256,7 +257,7 @@ class _Structure:
         for d, size in enumerate(before.type.shape):
             pieces = [all_chunks(size, spec.dims[d].parts) for spec in (before.spec, after.spec)]
             _need(pieces[0] == pieces[1], f"cuts dim {d} into other pieces")
-        _need(before.spec.partial == after.spec.partial, "changes what is pending")
+        _need(pending_axes(before.spec) == pending_axes(after.spec), "changes what is pending")
         permute_sources(before.spec, after.spec)  # refuses what is no permutation
         whole = set(_atoms(self.mesh.axes, {}))
         _need(set(_atoms(instr.axes, {})) == whole, "a permute runs over the whole mesh")

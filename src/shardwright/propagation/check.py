@@ -14,7 +14,7 @@ from ..errors import GraphError, ShardwrightError
 from ..ir.core import CONSTRAINT
 from ..plans.complete import Complete, Decision
 from ..spec.mesh import DeviceMesh
-from ..spec.sharding import ShardingSpec
+from ..spec.sharding import DimSpec, ShardingSpec
 from .choices import forced_choices, legal_axes, legal_spec
 from .parts import in_parts, parts_of
 
@@ -140,25 +140,34 @@ def _check_copies(made: Complete) -> None:
     for decision in made.decisions:
         for value, spec in zip(graph.nodes[decision.node].inputs, decision.operands):
             if value in read:
-                read[value].add(spec)
+                read[value].add(_splitting(spec))
     for value, spec in zip(graph.outputs, made.outputs):
         if value in read:
-            read[value].add(spec)
+            read[value].add(_splitting(spec))
     for value, wanted in read.items():
-        sources = made.sources.get(value, {})
         home, name = homes[value].closed(), graph.values[value].name
+        if home in made.sources.get(value, {}):
+            raise GraphError(f"%{name} is made as {home}, so that is no copy of it", help=_HELP)
+        home = _splitting(home)
+        pairs = [(_splitting(copy), _splitting(source)) for copy, source in made.sources.get(value, {}).items()]
+        sources = {copy: source for copy, source in pairs if copy not in (source, home)}
         if value in made.kept:
-            if made.kept[value] not in (wanted | {home} | set(sources)):
+            kept = _splitting(made.kept[value])
+            if kept not in (wanted | {home} | set(sources)):
                 raise GraphError(f"%{name} is to be kept as {made.kept[value]}, which is not made", help=_HELP)
-            wanted.add(made.kept[value])
+            wanted.add(kept)
         _check_tree(name, sources, home, wanted)
+
+
+def _splitting(spec: ShardingSpec) -> ShardingSpec:
+    """Without axes of one device: shardings that differ in them alone are of one copy."""
+    partial = tuple(pair for pair in spec.partial if pair[0].size > 1)
+    return ShardingSpec.make(spec.mesh, tuple(DimSpec(dim.cutting) for dim in spec.dims), partial)
 
 
 def _check_tree(
     name: str, sources: Mapping[ShardingSpec, ShardingSpec], home: ShardingSpec, wanted: set[ShardingSpec]
 ) -> None:
-    if home in sources:
-        raise GraphError(f"%{name} is made as {home}, so that is no copy of it", help=_HELP)
     rooted = {home}
     for start in sources:
         path: list[ShardingSpec] = []

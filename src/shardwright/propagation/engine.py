@@ -268,7 +268,7 @@ class _Engine:
             self.to_and_from_outputs()
             self.prepare(level)
             while any(self.dirty):
-                self.work([n for n, dirty in enumerate(self.dirty) if dirty])
+                self.work()
             self.to_and_from_outputs()
 
     def prepare(self, level: int) -> None:
@@ -285,13 +285,19 @@ class _Engine:
                 self.ways[n] = ways
                 self.dirty[n] = True
 
-    def work(self, nodes: list[int]) -> None:
-        """One round; nodes that changed only by their own doing wait for the next."""
-        stack = nodes[::-1]
+    def work(self) -> None:
+        """One round; nodes that changed only by their own doing wait for the next.
+
+        All nodes are on the list from the start, also those that have nothing to do yet: a node that is woken while it
+        waits keeps its place, and who comes first decides who wins a conflict.
+        """
+        stack = list(range(len(self.dirty)))[::-1]
         waiting = set(stack)
         while stack:
             n = stack.pop()
             waiting.discard(n)
+            if not self.dirty[n]:
+                continue
             self.dirty[n] = False
             updates = self.visit(n)
             if not updates:
@@ -307,11 +313,12 @@ class _Engine:
             return ()
         self.visits += 1
         specs = tuple([self.specs[value] for value in self.tensors[n]])
-        key = (view.rule, self.ways[n], view.flow, specs)
+        key = (view.rule, self.ways[n], view.flow, view.only, specs)
         found = self.memo.get(key)
         if found is None:
+            careful = self.conservative and view.only is None  # a barrier lets parts of axes pass as they are
             found = self.memo[key] = _work_out(
-                view.rule, self.ways[n], view.flow is Flow.POINTWISE, specs, self.strategy, self.conservative
+                view.rule, self.ways[n], view.flow is Flow.POINTWISE, specs, self.strategy, careful
             )
         return found
 

@@ -61,7 +61,8 @@ def roll(call: Call) -> str:
 def pad(call: Call) -> str:
     """Attributes ``low``, ``high`` (negative ones cut), ``interior``; the value is an attribute or an operand."""
     low, high, interior = (per_dim(call, name, 0) for name in ("low", "high", "interior"))
-    touched = [d for d in range(len(low)) if low[d] or high[d] or interior[d]]
+    sizes = call.operands[0]
+    touched = [d for d in range(len(low)) if low[d] or high[d] or (interior[d] and sizes[d] > 1)]
     grows = any((entry or 0) > 0 for entry in (*low, *high, *interior))
     return same_dims(call, dict.fromkeys(touched, "permuted"), _pad_transfers(call, grows))
 

@@ -8,19 +8,21 @@ Ops that nobody wrote down are asked for where they come from: entry points in t
 name modules that turn an op's name into `OpFacts` (tags, schema), and *makers* turn those into records.  So one line
 serves a whole family of operators of a framework, those of later versions included.
 
-A record that does not come with the project says who gave it (`OpRecord.origin`).
+A record that does not come with the project says who gave it (`OpRecord.origin`).  With ``SHARDWRIGHT_PLUGINS=0`` in
+the environment no entry point is loaded.
 """
 
 from __future__ import annotations
 
 import importlib
 import logging
+import os
 import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as changed
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -183,7 +185,7 @@ def _load() -> None:
         _waiting.pop(0)()
     for name in _of_frontends("ops"):  # ops that a frontend writes down in one place
         importlib.import_module(name)
-    for point in entry_points(group=ENTRY_POINTS):
+    for point in _plugins(ENTRY_POINTS):
         try:
             found = point.load()
             if callable(found):
@@ -191,6 +193,11 @@ def _load() -> None:
         except Exception as error:
             # A broken plug-in must not take the book down; its ops then count as unknown.
             _log.warning("rules of %s could not be loaded: %s", point.value, error)
+
+
+def _plugins(group: str) -> Iterable[EntryPoint]:
+    """What other packages offer, unless the environment says ``SHARDWRIGHT_PLUGINS=0``."""
+    return () if os.environ.get("SHARDWRIGHT_PLUGINS") == "0" else entry_points(group=group)
 
 
 def lookup(op: str) -> OpRecord:
@@ -276,7 +283,7 @@ def _frameworks() -> tuple[Any, ...]:
     """Modules with ``describe(op) -> OpFacts | None`` and ``parts(op, attrs, operands, results) -> Graph | None``; some
     with ``fuse_updates``."""
     found = []
-    for name in dict.fromkeys((*_of_frontends("describe"), *(point.value for point in entry_points(group=OPERATORS)))):
+    for name in dict.fromkeys((*_of_frontends("describe"), *(point.value for point in _plugins(OPERATORS)))):
         try:
             found.append(importlib.import_module(name))
         except ImportError as error:  # the framework is not installed: nobody describes its ops

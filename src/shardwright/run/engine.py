@@ -36,6 +36,8 @@ from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
 
 COMPILE, LOAD = "compile", "load"
+OFF, AUTO, ON, GRAPH = FORMS = ("off", "auto", "on", "graph")
+"""How ``compile=`` says in which form programs run, on engines whose programs have a ``choose_form``."""
 
 
 @dataclass
@@ -188,6 +190,16 @@ def compare_launch(engine: Engine, node: int | None) -> None:
     compare = getattr(engine, "compare_launch", None)
     if compare is not None:
         compare(node)
+
+
+def check_form(wish: str) -> str:
+    """That this is a word for ``compile=``."""
+    if wish not in FORMS:
+        raise SpecError(
+            f"compile= is no {wish!r}", rows=[("known", ", ".join(map(repr, FORMS)))],
+            help=near_misses(str(wish), FORMS) or 'compile="auto" takes what is faster',
+        )  # fmt: skip
+    return wish
 
 
 def is_one_of_several() -> bool:

@@ -12,7 +12,7 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from ..errors import MeshError, near_misses
+from ..errors import MeshError, NotationError, near_misses
 from .axes import AxisRef
 from .notation import parse_axis, parse_mesh
 
@@ -221,6 +221,15 @@ class DeviceMesh:
         return mesh if isinstance(mesh, DeviceMesh) else cls(mesh)
 
 
+def _named(sizes: Sequence[str], text: str = "") -> str:
+    """How a mesh is written, with the sizes (and names) that were meant."""
+    names = re.findall(r"[A-Za-z_][A-Za-z0-9_]*", text) if text else []
+    if len(names) != len(sizes) or len(set(names)) != len(names) or "devices" in names:
+        names = [chr(ord("a") + i) for i in range(len(sizes))] if len(sizes) <= 8 else []
+    meant = ", ".join(f"{name}={size}" for name, size in zip(names, sizes))
+    return f'write "{meant or "dp=2, tp=4"}": a name and a size for each axis'
+
+
 def _read_axes(
     axes: Any, names: Sequence[str] | None
 ) -> tuple[tuple[int, ...], tuple[str, ...], tuple[int, ...] | None]:
@@ -234,7 +243,11 @@ def _read_axes(
     if isinstance(axes, DeviceMesh):
         return axes.shape, axes.axis_names, axes.device_ids
     if isinstance(axes, str):
-        return parse_mesh(axes)
+        try:
+            return parse_mesh(axes)
+        except NotationError as error:
+            error.help = error.help or _named(re.findall(r"[0-9]+", axes), axes)
+            raise
     if isinstance(axes, Mapping):
         return tuple(axes.values()), tuple(axes), None
     if hasattr(axes, "mesh_dim_names") and hasattr(axes, "mesh"):  # torch.distributed.DeviceMesh
@@ -248,6 +261,9 @@ def _read_axes(
         return tuple(int(size) for size in grid.shape), tuple(axes.axis_names), ids
     if hasattr(axes, "axis_names") and hasattr(axes, "axis_sizes"):  # jax.sharding.AbstractMesh
         return tuple(axes.axis_sizes), tuple(axes.axis_names), None
+    sizes = [axes] if isinstance(axes, int) else list(axes) if isinstance(axes, list | tuple) else []
+    if sizes and all(isinstance(size, int) and not isinstance(size, bool) for size in sizes):
+        raise MeshError(f"the axes of the mesh have no names: {axes}", help=_named([str(size) for size in sizes]))
     raise MeshError(
         f"cannot read a mesh from {type(axes).__name__}",
         help='write DeviceMesh("dp=2, tp=4"), DeviceMesh((2, 4), ("dp", "tp")) or DeviceMesh({"dp": 2})',

@@ -14,6 +14,9 @@ from .axes import Axes, AxisRef
 from .mesh import DeviceMesh
 from .sharding import ShardingSpec
 
+LINEAR = {"sum", "avg"}
+"""Kinds that may be combined in any order."""
+NOUNS = {"sum": "a sum", "avg": "an average", "prod": "a product", "max": "a maximum", "min": "a minimum"}
 ONE_HOLDS = ("sum", "prod")
 """Kinds in which one device of a group holds the array; in a max, a min or an average all do."""
 
@@ -62,9 +65,10 @@ def check_pending(spec: ShardingSpec, dtype: str) -> None:
     if reason:
         fact = f"a tensor of {dtype} cannot be pending: {reason}"
         help = "give a sharding without the pending axes, or convert the tensor first"
-    elif "sum" in kinds and "prod" in kinds:
-        fact = "a tensor cannot be pending as a sum and as a product: which one comes first would decide its value"
-        help = "keep one of the two"
+    elif len(kinds) > 1 and not kinds.keys() <= LINEAR:
+        told = [NOUNS[kind] for kind in NOUNS if kind in kinds]
+        fact = f"a tensor cannot be pending as {' and as '.join(told)}: which one comes first would decide its value"
+        help = "keep one of them"
     else:
         return
     raise SpecError(fact, rows=[("spec", str(spec))], help=help)

@@ -18,6 +18,7 @@
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from ..api.batches import data_rank
 from ..api.steps import shard_step, train_step
 from ..api.training import Step as ShardedStep
 from ..frontends.torch import Captured, capture, capture_step, constrain, program_hash
+from ..frontends.versions import outside_tested
 from ..run.torch import TorchEngine as TorchEngine
 from ..run.torch import emit as emit
 from .tensors import ShardedTensor
@@ -46,6 +48,11 @@ __all__ = [
     "shard_step",
     "train_step",
 ]
+
+
+_outside = outside_tested(str(import_module("torch").__version__))
+if _outside is not None:
+    warnings.warn(_outside, RuntimeWarning, stacklevel=2)
 
 
 def __getattr__(name: str) -> Any:

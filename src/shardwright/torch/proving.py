@@ -50,6 +50,7 @@ def prove(
     them, in PyTorch's words: ``{"x": Shard(0)}``, or one placement for each axis of the mesh.  Arguments are whole if
     nothing is said.  DTensors say it themselves, parameters are found by their names and numbers.
     """
+    _check_arguments(parallel, like, inputs, loss)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # tensors are small, and threads that wait for work cost more than they do
     try:
@@ -59,6 +60,25 @@ def prove(
         return ParallelProof(fact=error.fact, rows=tuple(error.rows), help=error.help or "")
     finally:
         torch.set_num_threads(threads)
+
+
+def _check_arguments(parallel: Any, like: Any, inputs: Any, loss: Any) -> None:
+    """The usual slips, before anything runs."""
+    if isinstance(parallel, torch.nn.Module) or not callable(parallel):
+        raise SpecError(
+            f"parallel= takes a function of a mesh, not a {type(parallel).__name__}",
+            help="write prove(lambda mesh: parallelize_module(Model(), mesh, layout), like=Model(), ...)",
+        )
+    if isinstance(like, type) or not callable(like):
+        said = f"the class {like.__name__}" if isinstance(like, type) else repr(like)
+        raise SpecError(f"like= takes a module or a step, not {said}", help="make one: like=Model()")
+    if not isinstance(inputs, tuple | list | Mapping):
+        raise SpecError(
+            f"inputs= takes the arguments of a call, not a {type(inputs).__name__}",
+            help="a tuple, also of one: inputs=(x,); or a dict of keywords",
+        )
+    if loss is not None and not callable(loss):
+        raise SpecError(f"loss= takes a function of the output, not {loss!r}")
 
 
 def _mesh_of(mesh: Any) -> Mesh:

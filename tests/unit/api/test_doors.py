@@ -38,7 +38,8 @@ RUN_NOTHING = {
         # These run an op on parts to find out whether its rule is true.
         "Sample", "check_op",
     },
-    "command line": {"audit", "calibrate", "compare", "discover", "explain", "plan", "prove"},
+    "command line": {"audit", "calibrate", "compare", "discover", "doctor", "explain", "plan", "presets",
+                     "prove", "rules"},
 }  # fmt: skip
 """Names that hand no Program to an engine."""
 
@@ -157,7 +158,7 @@ def test_every_name_is_a_door_or_runs_nothing() -> None:
     rows = {"sw": sw.__all__, "swt": swt.__all__, "swn": swn.__all__, "command line": list(main.commands)}
     for row, names in rows.items():
         doors = {name.split(".")[1] for name in DOORS if name.startswith(f"{row}.")}
-        doors |= {"verify"} if row == "command line" else set()
+        doors |= {"run", "verify"} if row == "command line" else set()
         assert doors | RUN_NOTHING[row] == set(names), row
         assert not doors & RUN_NOTHING[row], row
 
@@ -178,9 +179,11 @@ def test_it_can_be_left_out_and_says_so(broken: None) -> None:
 
 def test_a_plan_says_how_far_it_is() -> None:
     plan = planned()
-    assert str(plan).endswith("not yet proven")
+    assert repr(plan).endswith("not yet proven")
+    assert "  proof   not yet proven\n" in str(plan)
     plan(X, W)
-    assert str(plan).endswith("; proven")
+    assert repr(plan).endswith("; proven")
+    assert "  proof   proven\n" in str(plan)
     certificate = plan.certificate
     assert certificate is not None
     assert certificate == plan.verify() == sw.verify(plan)

@@ -205,8 +205,8 @@ def test_a_bound_is_claimed_by_the_file() -> None:
     rng = np.random.default_rng(0)
     args = [rng.standard_normal(shape) for shape in ((8, 8), (8, 16), (16, 8), (8, 6))]
     loaded = sw.load_plan(plan.to_json(), plan_edits._mlp, *args)
-    assert "no plan is better (elimination)" in str(plan)
-    assert "no plan is better, claimed by the file (elimination)" in str(loaded)
+    assert "no plan is better (elimination)" in repr(plan)
+    assert "no plan is better, claimed by the file (elimination)" in repr(loaded)
     assert (plan.gap, loaded.gap) == (0.0, 1.0)
     assert loaded.to_json() == plan.to_json()
     assert (loaded.cost, loaded.memory) == (plan.cost, plan.memory)

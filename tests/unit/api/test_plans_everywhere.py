@@ -59,7 +59,7 @@ def text_of(name: str) -> str:
     plan = PLANS[name]()
     cost = plan.cost
     lines = [
-        str(plan),
+        repr(plan),
         f"picoseconds  compute {cost.compute}, communication {cost.communication}, hidden {cost.hidden}, "
         f"exposed {cost.exposed}",
         f"bytes        {plan.memory} held, {plan.program.bytes} sent",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -26,7 +28,7 @@ from shardwright.spec.axes import Axes
 MESH = DeviceMesh("dp=2, tp=4")
 DP, TP = MESH.axes
 MATMUL = OpShardingRule.parse("m k, k n -> m n | m=512 k=1024 n=2048")
-PLAIN = replace(H100, launch=0.0, flops_percent=100, bytes_percent=100)
+PLAIN = replace(H100, launch=0.0, flops_percent=100, bytes_percent=100, classes=())
 """No launch, no fitted factors: figures that can be worked out by hand."""
 
 
@@ -100,14 +102,36 @@ def test_a_lookup_does_not_read_its_table() -> None:
 
 def test_a_convolution_does_not_multiply_by_the_image() -> None:
     attrs = {"dims": "b01f,01io->b01f"}
-    rule = sharding_rule("convolution", [(8, 32, 32, 16), (3, 3, 16, 64)], [(8, 30, 30, 64)], attrs)
-    expected = 2 * (8 * 30 * 30 * 64) * (3 * 3 * 16)
-    assert operations(rule, "conv", local_sizes(rule, ((),) * len(rule.factors))) == expected
+    for channels in (64, 96):
+        rule = sharding_rule("convolution", [(8, 32, 32, channels), (3, 3, channels, 48)], [(8, 30, 30, 48)], attrs)
+        assert operations(rule, "conv", rule.sizes) == 2 * (8 * 30 * 30 * 48) * (3 * 3 * channels)
+
+
+def test_a_convolution_takes_64_input_channels_whatever_there_are() -> None:
+    attrs = {"dims": "b01f,01io->b01f"}
+    rule = sharding_rule("convolution", [(8, 32, 32, 3), (3, 3, 3, 48)], [(8, 30, 30, 48)], attrs)
+    assert operations(rule, "conv", rule.sizes) == 2 * (8 * 30 * 30 * 48) * (3 * 3 * 64)
+
+
+def test_a_bias_does_not_change_what_a_convolution_computes() -> None:
+    """Nor does it on the way back, where each gradient that is wanted takes as much as the way there."""
+    shapes = [(4, 64, 8, 8), (32, 64, 3, 3), (32,)]
+    attrs: dict[str, Any] = {"groups": 1, "stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "transposed": False}
+    there = 2 * (4 * 32 * 8 * 8) * (64 * 3 * 3)
+    for operands in (shapes, shapes[:2]):
+        rule = sharding_rule("aten.convolution", operands, [(4, 32, 8, 8)], attrs)
+        assert operations(rule, "conv", rule.sizes) == there
+    for wanted in itertools.product((True, False), repeat=3):
+        if any(wanted):
+            operands = [(4, 32, 8, 8), *shapes[:2]]
+            results = [shape for shape, asked in zip(shapes, wanted) if asked]
+            rule = sharding_rule("aten.convolution_backward", operands, results, {**attrs, "output_mask": wanted})
+            assert operations(rule, "conv", rule.sizes) == there * sum(wanted[:2])
 
 
 def test_an_op_of_no_elements_costs_its_launch() -> None:
     rule = OpShardingRule.parse("i -> i | i=0")
-    assert compute_cost(rule, "pointwise", ((),), "f32", H100) == H100.launch_ps
+    assert compute_cost(rule, "pointwise", ((),), "f32", H100) == H100.roofline("pointwise").launch_ps
 
 
 def test_costs_are_whole_numbers() -> None:
@@ -311,3 +335,43 @@ def test_no_op_is_faster_than_the_peak(name: str, kind: str, size: int) -> None:
         time = op_time(kind, Work(flops), [2 * size * size] * 2, [2 * size * size], dtype, hardware)
         assert time * hardware.peak(dtype) >= flops * 10**12
         assert time > op_time(kind, Work(flops // 8), [size * size // 2] * 2, [size * size // 2], dtype, hardware)
+
+
+def test_rows_that_begin_anywhere_take_longer_unless_a_compiler_pads_them() -> None:
+    odd, even = (OpShardingRule.parse(f"m k, k n -> m n | m=2048 k=4096 n={n}") for n in (50257, 50264))
+    h200 = hardware_of("h200")
+
+    def time(rule: OpShardingRule, dtype: str, hardware: Hardware) -> int:
+        return compute_cost(rule, "matmul", axes(rule), dtype, hardware)
+
+    assert time(odd, "bf16", h200) > 4 * time(even, "bf16", h200)
+    assert time(odd, "f32", h200) < time(even, "f32", h200)  # other units, for which it does not matter
+    assert time(odd, "bf16", h200.as_compiled()) < time(even, "bf16", h200)
+    # Cut over four devices, a row of 12,565 is as bad.
+    assert not operations(odd, "matmul", local_sizes(odd, axes(odd, n="tp"))).is_aligned(2)
+
+
+def test_pointwise_ops_of_several_types_or_shapes_take_longer() -> None:
+    h200 = hardware_of("h200")
+    size = 2**26
+
+    def time(*sizes: int) -> int:
+        return op_time("pointwise", 0, sizes[:-1], sizes[-1:], "bf16", h200) - h200.roofline("pointwise").launch_ps
+
+    alike, unlike = time(size, size, size), time(size, size // 64, size)
+    assert unlike / (2 * size + size // 64) == pytest.approx(alike / (3 * size) * 182 / 120, rel=1e-3)
+    assert time(size, 4, size) / (2 * size) == pytest.approx(alike / (3 * size), rel=1e-3)  # a number costs nothing
+
+
+def test_attention_computes_whole_tiles() -> None:
+    h200 = hardware_of("h200")
+
+    def time(tokens: int) -> int:
+        text = f"b h q d, b h k d, b h k e -> b h q e | b=64 h=16 q={tokens} k={tokens} d=128 e=128"
+        rule = OpShardingRule.parse(text)
+        spent = op_time("attention", operations(rule, "attention", rule.sizes), [1], [1], "bf16", h200)
+        return spent - h200.roofline("attention").launch_ps
+
+    assert time(257) == pytest.approx(time(384), rel=0.01)
+    assert time(257) > 1.8 * time(256)
+    assert time(1) < 0.02 * time(128)

@@ -104,7 +104,7 @@ def test_alpa_has_no_file() -> None:
         (("[node]", "[compute.attention]\ntscores = -1\n[node]"), "compute.attention.tscores is -1"),
         (("[node]", '[compute.attention]\ntscores = "3"\n[node]'), "compute.attention.tscores must be a number"),
         (("[node]", "[compute.attention]\ntscores = inf\n[node]"), "compute.attention.tscores is inf"),
-        (("[node]", "[compute.attention]\nunits = -132\n[node]"), "units of a cost class must not be below 0"),
+        (("[node]", "[compute.attention]\nunits = -132\n[node]"), "the figures of a cost class must not be below 0"),
         (("[node]", "[compute.attention]\nunits = 1.5\n[node]"), "compute.attention.units must be a whole number"),
         (("[node]", "[compute.attention]\nunit = 132\n[node]"), "unknown field compute.attention.unit"),
         (("[node]", "[compute.sort]\nunits = 132\n[node]"), "unknown field compute.sort.units"),

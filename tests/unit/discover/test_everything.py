@@ -112,7 +112,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     json = run(main, ["discover", "torch.neg", "--quick", "--json"])
     assert yaml.safe_load(made.output) == yaml.safe_load(json.output)
     wrong = run(main, ["discover", "torch.crosss"])
-    assert wrong.exit_code == 1
+    assert wrong.exit_code == 2
     assert "did you mean" in wrong.output
     assert run(main, ["discover"]).exit_code == 2
 

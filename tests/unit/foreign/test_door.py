@@ -82,7 +82,7 @@ def test_exit_codes(tmp_path: Path, target: str, code: int, said: str) -> None:
 def test_the_answer_as_json(tmp_path: Path) -> None:
     (tmp_path / "cases.py").write_text(CASES)
     out = tmp_path / "answer.json"
-    CliRunner().invoke(main, ["prove", f"{tmp_path / 'cases.py'}:wrong", "--json", str(out)])
+    CliRunner().invoke(main, ["prove", f"{tmp_path / 'cases.py'}:wrong", "--json", "-o", str(out)])
     answer = json.loads(out.read_text())
     assert answer["proven"] is False
     assert answer["differences"][0] == {

@@ -108,6 +108,12 @@ def test_a_pad_that_only_cuts_passes_everything() -> None:
     assert text("pad", [(4, 6)], [(3, 6)], low=(-1, 0), high=(0, 0), value=3).count("P(any)") == 2
 
 
+def test_between_the_elements_of_a_dim_of_one_there_is_nothing_to_pad() -> None:
+    rule = text("pad", [(1, 6)], [(1, 11)], low=(0, 0), high=(0, 0), interior=(1, 1), value=3)
+    assert "i: permuted" not in rule
+    assert "j: permuted" in rule
+
+
 def test_a_shift_by_padding_is_a_permutation_though_the_size_stays() -> None:
     assert "i: permuted" in text("pad", [(4,)], [(4,)], low=(1,), high=(-1,))
 

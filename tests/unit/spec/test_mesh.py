@@ -128,7 +128,7 @@ def test_jax_abstract_mesh() -> None:
         ((2, 4), ("dp", "dp"), "axis 'dp' stands twice"),
         ((2, 4), ("dp",), "2 sizes but 1 axis names"),
         (8, ("dp",), "8 is no list of axis sizes"),
-        ([2, 4], None, "cannot read a mesh from list"),
+        ([2, 4], None, "the axes of the mesh have no names"),
         (None, None, "cannot read a mesh from NoneType"),
         ("x=2; devices=[0]", None, "1 device ids for a mesh of 2"),
         ("x=2; devices=[1, 1]", None, "a device id stands twice"),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ...errors import TraceError
+from ...errors import SpecError, TraceError, near_misses
 from ...ir.graph import Attr, TensorType
 from ...spec.sharding import Shape
 
@@ -64,11 +64,37 @@ class ShapeDtype:
     dtype: DType
 
     def __init__(self, shape: Sequence[int], dtype: Any = np.float64) -> None:
-        object.__setattr__(self, "shape", tuple(int(size) for size in shape))
-        object.__setattr__(self, "dtype", np.dtype(dtype))
+        object.__setattr__(self, "shape", _shape(shape))
+        object.__setattr__(self, "dtype", _dtype(dtype))
         if any(size < 0 for size in self.shape):
             raise TraceError(f"a shape cannot have a negative size: {self.shape}")
         dtype_name(self.dtype)
+
+
+def _shape(shape: Any) -> Shape:
+    sizes = () if isinstance(shape, str | bytes) or not isinstance(shape, Iterable) else tuple(shape)
+    whole = [isinstance(size, int | np.integer) and not isinstance(size, bool) for size in sizes]
+    if not all(whole) or (not sizes and shape != ()):
+        raise SpecError(f"{shape!r} is no shape", help='write the size of every dim: ShapeDtype((8, 16), "float32")')
+    return tuple(map(int, sizes))
+
+
+def _dtype(dtype: Any) -> DType:
+    """NumPy's element type; a name of ours (``f32``) where it is none of NumPy's."""
+    try:
+        found: DType = np.dtype(dtype)
+        return found
+    except TypeError:
+        if isinstance(dtype, str) and dtype in _BY_NAME:
+            return _BY_NAME[dtype]
+        word = str(dtype).removeprefix("torch.")
+        known = ["float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64"]
+        half = "bfloat16 is not NumPy's: plan a PyTorch program, or give float16"
+        other = half if word in ("bf16", "bfloat16") else near_misses(word, known)
+        help = f"write {word!r}" if word in known else other
+        raise SpecError(
+            f"{dtype!r} is no element type of NumPy", rows=[("known", ", ".join(known))], help=help
+        ) from None
 
 
 def number_attr(value: Any, dtype: DType) -> Attr:

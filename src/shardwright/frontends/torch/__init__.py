@@ -22,6 +22,7 @@ optional tensors are given.
 | `answers` | what calls return, asked once for equal ones |
 | `signatures`, `sizes`, `dtypes` | operand or attribute; sizes that differ on a shard; names of element types |
 | `neutral`, `attention`, `constraint` | what keeps a program independent of devices; ops of our own |
+| `mixed_types` | products of unlike element types, which real tensors refuse |
 | `half_types` | what ops give in half types, where devices and fake tensors disagree: statistics of norms |
 | `random` | random numbers by key, step and place; PyTorch's random ops in terms of them |
 | `describe`, `parts` | for the rule book: what PyTorch says of an operator, and what ops are made of |
@@ -48,8 +49,10 @@ Importing this package imports no PyTorch: that happens with the first of its na
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -108,9 +111,21 @@ def source_of(
     """A function, a module, or with ``optimizer`` or ``loss`` a training step, captured."""
     from .capturing import capture, capture_step
 
-    if training or optimizer is not None or loss is not None or form != PLAIN:
-        return capture_step(fn, *args, optimizer=optimizer, loss=loss, form=form, **kwargs)
-    return capture(fn, *args, **kwargs)
+    with _quiet():
+        if training or optimizer is not None or loss is not None or form != PLAIN:
+            return capture_step(fn, *args, optimizer=optimizer, loss=loss, form=form, **kwargs)
+        return capture(fn, *args, **kwargs)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What fails on fake tensors is raised, and told by us; PyTorch's log of it, with all its frames, is not needed."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 __all__ = [

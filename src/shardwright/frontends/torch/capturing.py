@@ -15,6 +15,7 @@ from .aliasing import Record
 from .captured import PLAIN_TYPES, TENSOR, Captured, optimizers_of
 from .dispatch import Interrupted, RecordingMode
 from .dtypes import tensor_type
+from .mixed_types import check_products
 from .neutral import neutral_forms
 from .private import FakeTensor, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 from .recorder import Recorder
@@ -239,6 +240,7 @@ def _run(
         roots=(*session.modules, *session.optimizers),
         watches=watches,
     )
+    check_products(made.graph)
     return replace(made, captured_for=made.fingerprint()) if watches else made
 
 

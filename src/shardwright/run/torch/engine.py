@@ -40,6 +40,7 @@ from ..lifetimes import take_over
 from ..virtual import held_part
 from . import exchange
 from .agreement import Facts, inputs_digest, text_digest
+from .compiling import Forms
 from .emission import emit
 from .groups import Group, NamedGroups, ProcessGroups, ranks_along
 from .held import Held
@@ -75,7 +76,7 @@ class TorchEngine(EngineBase):
     ``mesh`` is anything that says a mesh; of a PyTorch `DeviceMesh` the process groups are used too.  Without one it
     is all processes in a row.  ``timeout`` (seconds; also ``SHARDWRIGHT_TIMEOUT``) is how long a step may take, 60
     if not said, and how long others may stay away in user code, 600 if not said.  ``check=False`` leaves out the
-    comparison of ranks and the watch over them.
+    comparison of ranks and the watch over them, and takes PyTorch's fake process group, too: to study one rank.
     """
 
     name = "torch"
@@ -91,8 +92,9 @@ class TorchEngine(EngineBase):
     ) -> None:
         self.limits = limits = limits_of(timeout)
         join_others(limits)
-        world = dist.get_world_size() if has_processes() else 1
-        self.rank = dist.get_rank() if has_processes() else 0
+        self.has_others = has_processes(fake=not check)
+        world = dist.get_world_size() if self.has_others else 1
+        self.rank = dist.get_rank() if self.has_others else 0
         self.mesh = DeviceMesh.of({"rank": world} if mesh is None else mesh)
         self.position = position_of(self.mesh, self.rank, world, allow_smaller_mesh)
         self.device = torch.device(device) if device is not None else own_device()
@@ -179,7 +181,7 @@ class TorchEngine(EngineBase):
         else:
             known = Group(group.group_name, tuple(dist.get_process_group_ranks(group)), self.device.type == "cpu")
             return exchange.Peers(known, known.ranks, self.rank)
-        if len(ranks) > 1 and not has_processes():
+        if len(ranks) > 1 and not self.has_others:
             raise no_processes(len(ranks))
         return exchange.Peers(self.groups.of(ranks), ranks, self.rank)
 
@@ -317,7 +319,7 @@ class CompiledRank:
                 "the program is for another mesh",
                 rows=[("program", str(program.mesh)), ("engine", str(engine.mesh))],
             )
-        if program.mesh.size > 1 and not has_processes():
+        if program.mesh.size > 1 and not engine.has_others:
             raise no_processes(program.mesh.size)
         self.program = program
         self.engine = engine
@@ -330,7 +332,7 @@ class CompiledRank:
         self.names = [local.name for local in values]
         self.types = [TensorType(local.local_shape(engine.position), local.type.dtype) for local in values]
         self._expected = [(torch.Size(type.shape), torch_dtype(type.dtype)) for type in self.types]
-        self._donating = taking.forward
+        self.forms = Forms(self, taking.forward)
         self._first = compare
 
     def _emitted(self, donated: bool) -> Any:
@@ -340,12 +342,21 @@ class CompiledRank:
     @cached_property
     def _keeping(self) -> Any:
         """The same for a caller who keeps the inputs, which are not written over then."""
-        return self._emitted(False).forward if _writes(self.program) else self._donating
+        return self._emitted(False).forward if _writes(self.program) else self.forms.emitted
 
     @cached_property
     def module(self) -> Any:
         """The same as a module that is called with the inputs, one by one; ``torch.compile`` takes it."""
         return emit(self.program, self.engine.position, self.engine.groups, self.engine.device)
+
+    @property
+    def code(self) -> str:
+        """What this rank was told to do, as text: equal on ranks that do the same on parts of the same sizes."""
+        return str(self.module.code)
+
+    def choose_form(self, wish: str, limit: int = 0) -> None:
+        """How calls that donate their inputs run: `compiling`; ``limit`` is how many bytes a device may hold."""
+        self.forms.choose(wish, limit)
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         return self.run(inputs)[0]
@@ -357,6 +368,8 @@ class CompiledRank:
         else, inputs are gone after their last use.  Inputs that do not fit are left where they are.
         """
         guard = self.engine.guard
+        if donate and not self.forms.settled:
+            self.forms.prepare(inputs, not self.wrong_inputs(inputs))
         if guard is None:
             wrong = self.wrong_inputs(inputs)
             if wrong:
@@ -377,7 +390,7 @@ class CompiledRank:
 
     def _run(self, inputs: Sequence[Any], donate: bool) -> list[Any]:
         with torch.no_grad(), below_autograd(), self._measured(inputs):
-            return list(self._donating(take_over(inputs)) if donate else self._keeping(list(inputs)))
+            return list(self.forms(take_over(inputs)) if donate else self._keeping(list(inputs)))
 
     @contextmanager
     def _measured(self, inputs: Sequence[Any]) -> Iterator[None]:

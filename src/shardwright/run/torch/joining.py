@@ -39,9 +39,9 @@ _joined: dict[int, Any] = {}
 """The stores that ranks met at, by default group."""
 
 
-def has_processes() -> bool:
-    """Whether there is a process group of real processes; PyTorch's fake one, for tests and studies, is none."""
-    return dist.is_available() and dist.is_initialized() and dist.get_backend() != "fake"
+def has_processes(fake: bool = False) -> bool:
+    """Whether there is a process group of real processes; PyTorch's ``fake`` one, for studies of one rank, is none."""
+    return dist.is_available() and dist.is_initialized() and (fake or dist.get_backend() != "fake")
 
 
 def join_others(limits: Limits) -> None:
@@ -232,7 +232,7 @@ def own_device() -> torch.device:
 def position_of(mesh: DeviceMesh, rank: int, world: int, allow_smaller: bool) -> int:
     """Where a rank stands in a mesh."""
     rows = [("mesh", f"{mesh}: {mesh.size} devices"), ("processes", str(world))]
-    if world == 1 and mesh.size > 1 and not has_processes():
+    if world == 1 and mesh.size > 1 and not has_processes(fake=True):
         raise no_processes(mesh.size)
     if max(mesh.device_ids) >= world:
         raise MeshError(

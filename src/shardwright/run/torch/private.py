@@ -5,6 +5,7 @@ None of these has a public equivalent in 2.11 to 2.13.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,4 +20,16 @@ below_autograd: Any = torch._C._AutoDispatchBelowAutograd
 # Sees every operator that runs, with its results.
 OperatorMode: Any = TorchDispatchMode  # untyped
 
-__all__ = ["OperatorMode", "below_autograd", "default_store"]
+
+def compile_ahead(module: Any, inputs: Sequence[Any]) -> Any:
+    """A module of operator calls compiled by Inductor for just these shapes, before it runs.
+
+    `torch.compile` compiles while it runs, when other ranks already wait, and looks at all inputs in every call.
+    """
+    import torch._inductor  # heavy, and seldom wanted
+
+    with torch.no_grad():
+        return torch._inductor.standalone_compile(module, list(inputs), dynamic_shapes="from_example_inputs")
+
+
+__all__ = ["OperatorMode", "below_autograd", "compile_ahead", "default_store"]

@@ -199,7 +199,7 @@ class Space:
         self.joins = {
             (a, b) for a, first in enumerate(atoms) for b, second in enumerate(atoms) if first.can_merge(second)
         }
-        self.walks_permutes = len(atoms) <= PRIME_LIMIT and not self.even
+        self.walks_permutes = len(atoms) <= SMALL and not self.even
         """Where shards can be uneven, permutes are moves like others; see `permute` for the rest."""
         self._layouts: dict[tuple[Dims, Pending], Layout] = {}
         self._of_spec: dict[ShardingSpec, Layout] = {}

@@ -1,20 +1,22 @@
 """The rest of a reshard when it has one permute in it, worked out rather than searched.
 
 A permute can turn a layout into any other that has as many shards on each dim; which axes they are does not
-matter.  So only counts matter.  With v shards per dim here and w at the goal, two recipes are tried:
+matter.  So only counts matter.  With v shards per dim here and w at the goal, a recipe is to slice each dim until it
+has a multiple of v, permute, move shards from dims that have too many to dims that have too few (all_to_all), and
+gather what is still too much.  Which multiples are best depends on the counts alone.
 
-* *slice, permute, gather*: slice each dim until it has lcm(v, w) shards, permute, gather what is too much;
-* *permute, all_to_all, gather*: where a dim has too few shards, move some over from dims that have too many.
-
-Both split mesh axes freely into sub-axes.  Where shards are uneven only a plain permute is possible, and only
-if both layouts cut the dim into the very same pieces.
+Mesh axes are split freely into sub-axes, so the two layouts may even cut an axis in ways that exclude each other.
+Where shards are uneven only a plain permute is possible, and only if both layouts cut the dim into the very same
+pieces.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from fractions import Fraction
 from functools import lru_cache
-from math import gcd, lcm, prod
+from itertools import product
+from math import gcd, prod
 
 from ..axes import AxisRef, merge_axes
 from ..collective import collective_bytes
@@ -23,6 +25,8 @@ from .layouts import Layout, Move, Recipe, Space, primes
 
 Counts = tuple[int, ...]
 """Shards of each dim."""
+MOST_RECIPES = 4
+"""Of one pair of counts: the next is asked only where axes cannot be split as the first needs it."""
 
 
 def finish(space: Space, here: Layout, goal: Layout, budget: int) -> tuple[int, Layout, Recipe] | None:
@@ -30,7 +34,7 @@ def finish(space: Space, here: Layout, goal: Layout, budget: int) -> tuple[int, 
     facts = space.facts(here)
     if here is goal or (space.by_bytes and facts.taken * space.smallest >= budget):
         return None
-    have, want, taken = facts.counts, space.facts(goal).counts, facts.taken
+    have, want, taken, shape = facts.counts, space.facts(goal).counts, facts.taken, space.shape
     if have is None or want is None:
         fixed = _set_aside(space, here, goal)
         if fixed is None:
@@ -39,19 +43,16 @@ def finish(space: Space, here: Layout, goal: Layout, budget: int) -> tuple[int, 
             return (price, goal, plain) if plain and price < budget else None
         have, want, aside = fixed
         taken *= aside
+        shape = tuple([1 if v == w == 1 and a else n for v, w, a, n in zip(have, want, here.dims, shape)])
     found = None
-    recipe = _by_slices(have, want, space.devices // taken, space.shape)
-    if recipe is not None:
+    for recipe in recipes(have, want, space.devices // taken, shape):
+        if recipe.shifts and not _can_shift(space, goal, recipe):
+            continue
         price = _price(space, here, goal, recipe)
         if price < budget:
             found, budget = (price, goal, recipe), price
-    if space.by_bytes and facts.elements * space.item_bytes >= budget:
-        return found  # without slices the permute alone costs as much
-    recipe = _by_shifts(have, want)
-    if recipe is not None and _can_shift(space, goal, recipe):
-        price = _price(space, here, goal, recipe)
-        if price < budget:
-            found = (price, goal, recipe)
+        if space.by_bytes:
+            break  # the others cost more
     return found
 
 
@@ -97,20 +98,45 @@ def _plain(space: Space, here: Layout, goal: Layout) -> Recipe | None:
 
 
 @lru_cache(maxsize=65536)
-def _by_slices(have: Counts, want: Counts, devices: int, shape: Shape) -> Recipe | None:
-    both = [lcm(v, w) for v, w in zip(have, want)]
-    if devices % prod(both) or any(size % ways for size, ways in zip(shape, both)):
-        return None
-    slices = tuple([ways // v for ways, v in zip(both, have)])
-    extras = tuple([ways // w for ways, w in zip(both, want)])
-    return Recipe(slices, (), extras)
+def recipes(have: Counts, want: Counts, devices: int, shape: Shape) -> tuple[Recipe, ...]:
+    """The recipes for these counts, fewest bytes first, then fewest steps."""
+    spare = devices // prod(have)
+    choices = [[s for s in _divisors(spare) if size % (v * s) == 0] for size, v in zip(shape, have)]
+    found: list[tuple[Fraction, int, Recipe]] = []
+    for slices in product(*choices):
+        if spare % prod(slices):
+            continue
+        shifted = _shifted(tuple([v * s for v, s in zip(have, slices)]), want)
+        if shifted is not None:
+            recipe = Recipe(slices, *shifted)
+            steps = sum(s > 1 for s in (*slices, *recipe.extras)) + len(recipe.shifts)
+            found.append((_share(recipe), steps, recipe))
+    found.sort(key=lambda entry: entry[:2])
+    return tuple([recipe for _, _, recipe in found[:MOST_RECIPES]])
 
 
-@lru_cache(maxsize=65536)
-def _by_shifts(have: Counts, want: Counts) -> Recipe | None:
+@lru_cache(maxsize=4096)
+def _divisors(n: int) -> list[int]:
+    return [d for d in range(1, n + 1) if n % d == 0]
+
+
+def _share(recipe: Recipe) -> Fraction:
+    """What a recipe sends, as a part of what a device holds at first."""
+    size = Fraction(1, prod(recipe.slices))
+    sent = size
+    for _, _, ways in recipe.shifts:
+        sent += size * (ways - 1) / ways
+    for ways in recipe.extras:
+        sent += size * (ways - 1)
+        size *= ways
+    return sent
+
+
+def _shifted(have: Counts, want: Counts) -> tuple[tuple[tuple[int, int, int], ...], Counts] | None:
+    """Shifts between dims, then gathers, that lead from counts to others."""
     surplus = [v // gcd(v, w) for v, w in zip(have, want)]
     lack = [w // gcd(v, w) for v, w in zip(have, want)]
-    if prod(lack) == 1 or prod(surplus) % prod(lack):
+    if prod(surplus) % prod(lack):
         return None
     shifts = []
     for j in sorted(range(len(lack)), key=lambda d: -lack[d]):
@@ -122,12 +148,11 @@ def _by_shifts(have: Counts, want: Counts) -> Recipe | None:
                 lack[j] //= ways
     if prod(lack) != 1 or any(surplus[j] > 1 for _, j, _ in shifts):
         return None
-    return Recipe((1,) * len(have), tuple(shifts), tuple(surplus))
+    return tuple(shifts), tuple(surplus)
 
 
 def forget_recipes() -> None:
-    _by_slices.cache_clear()
-    _by_shifts.cache_clear()
+    recipes.cache_clear()
 
 
 Lists = list[list[AxisRef]]
@@ -154,10 +179,25 @@ def _undo_shifts(lists: Lists, recipe: Recipe) -> list[list[AxisRef]] | None:
     return moved
 
 
-def named_moves(space: Space, here: Layout, goal: Layout, recipe: Recipe) -> list[Move]:
-    """Name the axes of a recipe."""
+def between_spaces(space: Space, here: Layout, other: Space, goal: Layout) -> list[Move]:
+    """The moves of the best recipe where the layouts cut mesh axes in ways that exclude each other, if there is one.
+
+    Both spaces are of the same tensor and the same devices; pending has to be the same.
+    """
+    facts, wanted = space.facts(here), other.facts(goal)
+    if facts.counts is None or wanted.counts is None or space.spec(here).partial != other.spec(goal).partial:
+        return []
+    for recipe in recipes(facts.counts, wanted.counts, space.devices // facts.taken, space.shape):
+        if not recipe.shifts or _can_shift(other, goal, recipe):
+            return named_moves(space, here, goal, recipe, other)
+    return []
+
+
+def named_moves(space: Space, here: Layout, goal: Layout, recipe: Recipe, other: Space | None = None) -> list[Move]:
+    """Name the axes of a recipe; the goal may be of another space."""
+    other = other or space
     lists: Lists = [list(space.axes(dim)) for dim in here.dims]
-    end: Lists = [list(space.axes(dim)) for dim in goal.dims]
+    end: Lists = [list(other.axes(dim)) for dim in goal.dims]
     partial = space.spec(here).partial
     found: list[Move] = []
     elements = space.elements(here)
@@ -174,7 +214,7 @@ def named_moves(space: Space, here: Layout, goal: Layout, recipe: Recipe) -> lis
             lists[d] += taken
             record("slice", taken, lists, d)
             elements //= ways
-    free = Spare(space, goal)
+    free = Spare(other, goal)
     gathers = [free.take(ways) if ways > 1 else [] for ways in recipe.extras]
     middle = [refs + more for refs, more in zip(end, gathers)]
     moved = _undo_shifts(middle, recipe)

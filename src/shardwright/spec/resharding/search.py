@@ -8,7 +8,7 @@ rest costs with one permute in it.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from math import prod
 
 from ..axes import AxisRef, axes_size, merge_axes
@@ -18,7 +18,7 @@ from ..sharding import DimSpec, Shape, ShardingSpec
 from .layouts import SMALL, Atoms, Dims, Layout, Move, Pending, Priced, Recipe, Space, expresses, make_atoms
 from .lower_bound import bound_to
 from .moves import name_move, offers, slices, to_partials, write_out
-from .permute import finish, forget_recipes, named_moves
+from .permute import between_spaces, finish, forget_recipes, named_moves
 from .steps import CostFn, Step, bytes_cost
 
 EXPANSIONS = 1000
@@ -79,20 +79,52 @@ def find_steps(
     space, scale = space_for(source.mesh, used, shape, item_bytes, cost, idle)
     torn = {axis.name for axis in used if axis.size != axis.full and not expresses(space.atoms, axis)}
     if torn:
-        # An axis of 6 cut as 2 x 3 on one side and as 3 x 2 on the other: undo it, then go on from there.
-        middle = _without(source, torn)
-        first = find_steps(source, middle, shape, item_bytes, cost, idle)
-        return first + find_steps(middle, target, shape, item_bytes, cost, idle)
+        return _find_torn(source, target, shape, item_bytes, cost, idle, torn)
     ends = (space.layout(source), space.layout(target))
     moves = space.answers.get(ends)
     if moves is None:
         moves = space.answers[ends] = _search(space, *ends)
+    return _as_steps(moves, source, target, scale * space.item_bytes)
+
+
+def _find_torn(
+    source: ShardingSpec,
+    target: ShardingSpec,
+    shape: Shape,
+    item_bytes: int,
+    cost: CostFn,
+    idle: bool,
+    torn: Collection[str],
+) -> tuple[Step, ...]:
+    """Of an axis of 6, 2 x 3 on one side and 3 x 2 on the other: by a permute, or undone and done anew."""
+    middle = _without(source, torn)
+    ways = [
+        find_steps(source, middle, shape, item_bytes, cost, idle)
+        + find_steps(middle, target, shape, item_bytes, cost, idle)
+    ]
+    # A permute goes from one way to cut an axis to the other; each side may use what it leaves of the axis, too.
+    sides = []
+    for mine in (source, target):
+        rest = [axis for axis in source.used_axes + target.used_axes if axis.name not in torn]
+        whole = [source.mesh.axis(name) for name in torn]
+        cut = [axis for axis in mine.used_axes if axis.name in torn]
+        sides.append(space_for(source.mesh, [*rest, *whole, *cut], shape, item_bytes, cost, idle))
+    (space, scale), (other, _) = sides
+    if all(expresses(at.atoms, axis) for at, mine in zip((space, other), (source, target)) for axis in mine.used_axes):
+        moves = between_spaces(space, space.layout(source), other, other.layout(target))
+        if moves:
+            ways.append(_as_steps(moves, source, target, scale * space.item_bytes))
+    return min(ways, key=lambda steps: sum(cost(s.kind, s.axes, s.local_bytes) for s in steps if not s.is_local))
+
+
+def _as_steps(moves: Sequence[Move], source: ShardingSpec, target: ShardingSpec, bytes: int) -> tuple[Step, ...]:
+    """Moves with their bytes, for elements of so many."""
     steps: list[Step] = []
     here = _closed(source)
     for kind, axes, elements, after, dim, to_dim, reduction in moves:
         if len(steps) == len(moves) - 1:
             after = _closed(target)  # which may name axes of one device too
-        put_in = elements * scale * space.item_bytes
+        put_in = elements * bytes
         sent = 0 if kind in ("slice", "to_partial") else collective_bytes(kind, axes_size(axes), put_in)
         steps.append(Step(kind, axes, here, after, put_in, sent, dim, to_dim, reduction))
         here = after
@@ -107,7 +139,7 @@ def _closed(spec: ShardingSpec) -> ShardingSpec:
     return spec.closed() if spec.replicated else spec
 
 
-def _without(spec: ShardingSpec, names: set[str]) -> ShardingSpec:
+def _without(spec: ShardingSpec, names: Collection[str]) -> ShardingSpec:
     """A sharding with every dim cut back to before the first of these axes, and none of them pending."""
     dims = []
     for dim in spec.dims:

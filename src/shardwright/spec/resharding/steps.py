@@ -101,5 +101,5 @@ def _place(spec: ShardingSpec, position: int) -> tuple[int, ...]:
         for axis in dim.axes:
             along = along * axis.size + index(position, axis)
         place.append(along)
-    place.extend(index(position, axis) for axis, _ in spec.partial)
+    place.extend(index(position, axis) for axis, _ in spec.partial if axis.size > 1)
     return tuple(place)

@@ -98,9 +98,10 @@ def test_attention_is_viewed_as_on_any_device(name, shape):
         torch.testing.assert_close(sw.shard_map(VIEWS[name], mesh)(y), VIEWS[name](x))
 
 
-def test_a_view_that_does_not_fit_is_pytorchs_own_error():
-    with pytest.raises(RuntimeError, match="invalid for input of size"):
+def test_a_view_that_does_not_fit_is_pytorchs_own_error_with_its_line():
+    with pytest.raises(sw.TraceError, match=r"invalid for input of size(.|\n)*test_torch_odd.py") as caught:
         sw.plan(lambda x: attend(x).view(7), torch.randn(2, 3, 4, 8), mesh="d=2")
+    assert isinstance(caught.value.__cause__, RuntimeError)
 
 
 # -- logsumexp ----------------------------------------------------------------------------------------------

@@ -134,7 +134,8 @@ def test_steps_of_half_types_are_known_and_round_once(make: Any, options: Any, o
         optimizer.zero_grad()
     graph = capture_step(model, x, optimizer=optimizer, loss=lambda y: y.square().sum()).graph
     fused = fuse_updates(graph)
-    assert fused is not None and sum(node.op == op for node in fused[0].nodes) == 2
+    assert fused is not None
+    assert sum(node.op == op for node in fused[0].nodes) == 2
     check_same(graph, fused[0])
     types = [graph.type(value) for value in graph.inputs]
     inputs = [(torch.rand(type.shape) * 0.8 + 0.1).to(torch_dtype(type.dtype)) for type in types]

@@ -1,0 +1,83 @@
+"""Draws how a program is split: meshes of 1 to 3 axes, shardings by hand, who decides the rest, limits."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from .drawing import numeric
+from .judging import BY_HAND, PLANNED, Request
+from .programs import FuzzProgram
+
+AXIS_SIZES = (1, 2, 2, 2, 3, 3, 4, 4, 6)
+MOST_DEVICES = (6, 12, 24)
+AXES = ("x", "y", "z")
+MEMORY = (0.95, 0.85, 0.7)
+LIMITED = 0.2
+"""The part of plans that are to need less memory: looking for those takes longest."""
+
+
+def draw_mesh(rng: random.Random) -> str:
+    sizes: list[int] = []
+    most = rng.choice(MOST_DEVICES)
+    for _ in range(rng.choice((1, 1, 2, 2, 3))):
+        fitting = [n for n in AXIS_SIZES if n * prod(sizes) <= most]
+        sizes.append(rng.choice(fitting))
+    return ", ".join(f"{name}={size}" for name, size in zip(AXES, sizes))
+
+
+def draw_spec(rng: random.Random, mesh: str, shape: Sequence[int], dtype: str) -> str:
+    """Axes on dims, whether they divide or not; parts of axes where they do; what is left may be pending."""
+    sizes = {name: int(size) for name, _, size in (axis.strip().partition("=") for axis in mesh.split(","))}
+    dims: list[list[str]] = [[] for _ in shape]
+    pending: list[str] = []
+    kind = rng.choice(("sum", "sum", "sum", "max", "min"))
+    for axis in rng.sample(sorted(sizes), len(sizes)):
+        if shape and rng.random() < 0.65:
+            d, size = rng.randrange(len(shape)), sizes[axis]
+            half = [n for n in (2, 3) if size % n == 0 and size > n and not dims[d] and shape[d] % n == 0]
+            if half and rng.random() < 0.25:
+                dims[d].append(f"{axis}:(1){rng.choice(half)}")
+            elif not any(":" in part for part in dims[d]):
+                dims[d].append(axis)
+        elif "float" in dtype and rng.random() < 0.2:
+            pending.append(axis if kind == "sum" else f"{kind}({axis})")
+    text = "[" + ", ".join("+".join(dim) or "_" for dim in dims) + "]"
+    return text + (f" // {', '.join(pending)}" if pending else "")
+
+
+def draw_request(rng: random.Random, program: FuzzProgram, outputs: Sequence[object], way: str) -> Request:
+    """A mesh, shardings of some inputs and outputs, and limits where the way has them."""
+    mesh = draw_mesh(rng)
+    said = {BY_HAND: 0.75, PLANNED: 0.15}.get(way, 0.3)
+    ins = [draw_spec(rng, mesh, fill.shape, fill.dtype) if rng.random() < said else None for fill in program.inputs]
+    outs: list[str | None] = []
+    if rng.random() < 0.4:
+        arrays = [numeric(value) for value in outputs]
+        outs = [draw_spec(rng, mesh, np.shape(a), str(a.dtype)) if rng.random() < 0.5 else None for a in arrays]
+    planned = way == PLANNED
+    return Request(
+        mesh,
+        way,
+        tuple(ins) if any(ins) else (),
+        tuple(outs) if any(outs) else (),
+        rng.choice(("virtual", "h100")) if way != BY_HAND else "virtual",
+        rng.choice(MEMORY) if planned and rng.random() < LIMITED else None,
+        planned and rng.random() < 0.35,
+        planned and rng.random() < 0.15,
+    )
+
+
+def draw_constraints(
+    rng: random.Random, program: FuzzProgram, mesh: str, values: Sequence[object]
+) -> tuple[tuple[int, str], ...]:
+    """Shardings said inside the program, of some values."""
+    said = []
+    for i in range(len(program.inputs), len(values)):
+        if hasattr(values[i], "dtype") and rng.random() < 0.1:
+            array = numeric(values[i])
+            said.append((i, draw_spec(rng, mesh, array.shape, str(array.dtype))))
+    return tuple(said)

@@ -1,0 +1,372 @@
+"""The mistakes that new users make, one each, and what they read: ``golden/messages/mistake_<name>.txt``.
+
+None ends in an error of NumPy, PyTorch or Python, none is silent.  ``UPDATE_GOLDEN=1`` writes the files anew.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardwright as sw
+from shardwright import P
+from shardwright.errors import ShardwrightError
+
+torch = pytest.importorskip("torch")
+import shardwright.torch as swt  # noqa: E402
+
+GOLDEN = Path(__file__).parent / "golden" / "messages"
+CASES: dict[str, Callable[[], Any]] = {}
+A = sw.ShapeDtype((8, 8), np.float32)
+
+
+def case(function: Callable[[], Any]) -> Callable[[], Any]:
+    CASES[function.__name__] = function
+    return function
+
+
+def product(a: Any, b: Any) -> Any:
+    return a @ b
+
+
+def planned(*args: Any, **about: Any) -> Any:
+    return sw.plan(product, *(args or (A, A)), **{"mesh": "d=2", **about})
+
+
+def layer() -> tuple[Any, Any]:
+    return torch.nn.Linear(8, 4), torch.zeros(16, 8)
+
+
+def stepped(loss: Any = lambda out: out.square().mean(), optimizer: Any = None, **about: Any) -> Any:
+    model, x = layer()
+    made = torch.optim.SGD(model.parameters(), lr=0.1) if optimizer is None else optimizer
+    return sw.plan(model, x, mesh="d=2", optimizer=made, loss=loss, **about)
+
+
+# -- arguments of the program ---------------------------------------------------------------------------------
+
+
+@case
+def too_few_arguments() -> None:
+    planned(A)
+
+
+@case
+def shapes_as_tuples() -> None:
+    planned((8, 8), (8, 8))
+
+
+@case
+def a_shape_for_a_module() -> None:
+    sw.plan(layer()[0], (16, 8), mesh="d=2")
+
+
+@case
+def an_array_for_a_module() -> None:
+    sw.plan(layer()[0], np.ones((16, 8), np.float32), mesh="d=2")
+
+
+@case
+def a_stand_in_of_numpy_for_a_module() -> None:
+    sw.plan(layer()[0], A, mesh="d=2")
+
+
+@case
+def wrong_width() -> None:
+    sw.plan(layer()[0], torch.zeros(16, 9), mesh="d=2")
+
+
+@case
+def wrong_width_of_arrays() -> None:
+    planned(A, sw.ShapeDtype((9, 8), np.float32))
+
+
+@case
+def unlike_element_types() -> None:
+    model, x = layer()
+    sw.plan(model, x.double(), mesh="d=2")
+
+
+@case
+def missing_input() -> None:
+    sw.plan(layer()[0], mesh="d=2")
+
+
+@case
+def unknown_keyword() -> None:
+    planned(A, A, mehs="d=2")
+
+
+@case
+def lists_for_arrays() -> None:
+    planned([[1.0, 2.0], [3.0, 4.0]], A)
+
+
+@case
+def lists_for_arrays_of_shard_map() -> None:
+    sw.shard_map(product, "d=2")([[1.0, 2.0], [3.0, 4.0]], np.eye(2))
+
+
+@case
+def dtype_misspelt() -> None:
+    sw.ShapeDtype((8, 8), "flaot32")
+
+
+@case
+def dtype_that_numpy_lacks() -> None:
+    sw.ShapeDtype((8, 8), "bfloat16")
+
+
+@case
+def dtype_of_torch() -> None:
+    sw.ShapeDtype((8, 8), torch.float32)
+
+
+@case
+def a_size_for_a_shape() -> None:
+    sw.ShapeDtype(8, "float32")  # type: ignore[arg-type]
+
+
+@case
+def a_size_that_is_no_number() -> None:
+    sw.ShapeDtype((8.0, 8), "float32")  # type: ignore[arg-type]
+
+
+@case
+def the_function_fails() -> None:
+    sw.plan(lambda a: {}["lost"], A, mesh="d=2")
+
+
+# -- training -------------------------------------------------------------------------------------------------
+
+
+@case
+def optimizer_class() -> None:
+    stepped(optimizer=torch.optim.AdamW)
+
+
+@case
+def optimizer_by_name() -> None:
+    stepped(optimizer="adamw")
+
+
+@case
+def optimizer_of_another_model() -> None:
+    stepped(optimizer=torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), lr=0.1))
+
+
+@case
+def loss_not_scalar() -> None:
+    stepped(loss=lambda out: out * 2)
+
+
+@case
+def loss_by_name() -> None:
+    stepped(loss="mse")
+
+
+@case
+def loss_with_targets() -> None:
+    stepped(loss=torch.nn.MSELoss())
+
+
+@case
+def loss_as_a_number() -> None:
+    stepped(loss=lambda out: out.sum().item())
+
+
+@case
+def autocast_by_name() -> None:
+    stepped(autocast="bfloat16")
+
+
+@case
+def a_batch_of_another_width() -> None:
+    stepped().step()(torch.zeros(16, 9))
+
+
+@case
+def a_step_without_its_batch() -> None:
+    stepped().step()()
+
+
+@case
+def running_without_numbers() -> None:
+    model = torch.nn.Linear(8, 4, device="meta")
+    x = torch.zeros(16, 8, device="meta")
+    sw.plan(model, x, mesh="d=2")(x)
+
+
+@case
+def running_a_model_without_numbers() -> None:
+    model = torch.nn.Linear(8, 4, device="meta")
+    sw.plan(model, torch.zeros(16, 8, device="meta"), mesh="d=2")(torch.zeros(16, 8))
+
+
+# -- meshes, shardings, options -------------------------------------------------------------------------------
+
+
+@case
+def mesh_without_names() -> None:
+    planned(mesh="2x4")
+
+
+@case
+def mesh_as_a_number() -> None:
+    planned(mesh=8)
+
+
+@case
+def mesh_with_colons() -> None:
+    planned(mesh="dp:2, tp:4")
+
+
+@case
+def mesh_with_spaces() -> None:
+    planned(mesh="dp=2 tp=4")
+
+
+@case
+def memory_as_a_float() -> None:
+    planned(memory=40.5)
+
+
+@case
+def memory_without_a_unit() -> None:
+    planned(memory="40 gigs")
+
+
+@case
+def specs_of_another_tree() -> None:
+    sw.plan(lambda t: t["a"] @ t["b"], {"a": A, "b": A}, mesh="d=2", in_specs=({"c": P("d", None)},))
+
+
+@case
+def too_few_specs() -> None:
+    planned(in_specs=(P("d", None),))
+
+
+@case
+def two_specs_for_one_output() -> None:
+    planned(out_specs=(P("d", None), P(None, "d")))
+
+
+@case
+def a_spec_of_another_rank() -> None:
+    planned(in_specs=(P("d", None, None), None))
+
+
+@case
+def an_axis_that_is_not_there() -> None:
+    planned(mesh="dp=2", in_specs=(P("pd", None), None))
+
+
+@case
+def a_constraint_on_nothing() -> None:
+    planned(constraints={"aa": "[d, _]"})
+
+
+@case
+def a_pin_that_is_no_sharding() -> None:
+    sw.pin("a", 3)
+
+
+@case
+def a_word_for_a_switch() -> None:
+    planned(uneven="no")
+
+
+@case
+def unknown_recipe() -> None:
+    planned(recipe="zero-3")
+
+
+@case
+def unknown_hardware() -> None:
+    planned(hardware="h1000")
+
+
+# -- plans and proofs -----------------------------------------------------------------------------------------
+
+
+@case
+def a_call_of_other_shapes() -> None:
+    planned()(np.ones((4, 9), np.float32), np.ones((8, 8), np.float32))
+
+
+@case
+def a_page_that_cannot_be_written() -> None:
+    planned().html("nowhere/plan.html", compare=False)
+
+
+@case
+def a_page_without_a_name() -> None:
+    planned().html(None, compare=False)
+
+
+@case
+def proving_a_class() -> None:
+    swt.prove(lambda mesh: layer()[0], like=torch.nn.Linear, mesh="d=2", inputs=(layer()[1],))
+
+
+@case
+def proving_a_module_for_a_function() -> None:
+    swt.prove(layer()[0], like=layer()[0], mesh="d=2", inputs=(layer()[1],))
+
+
+@case
+def proving_with_a_bare_tensor() -> None:
+    swt.prove(lambda mesh: layer()[0], like=layer()[0], mesh="d=2", inputs=layer()[1])
+
+
+def message_of(name: str) -> str:
+    with pytest.raises(ShardwrightError) as caught:
+        CASES[name]()
+    text = f"{type(caught.value).__name__}: {caught.value}\n"
+    return re.sub(r"(test_mistakes\.py):\d+", r"\1:LINE", text)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_read(name: str) -> None:
+    path = GOLDEN / f"mistake_{name}.txt"
+    found = message_of(name)
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(found)
+    assert found == path.read_text()
+
+
+def test_every_text_has_a_case() -> None:
+    assert {path.stem.removeprefix("mistake_") for path in GOLDEN.glob("mistake_*.txt")} == set(CASES)
+
+
+def test_what_a_library_said_is_kept_behind_it() -> None:
+    with pytest.raises(sw.ShardwrightError) as caught:
+        sw.plan(layer()[0], torch.zeros(16, 9), mesh="d=2")
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_faults_of_ours_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any, **about: Any) -> Any:
+        raise AttributeError("a fault")
+
+    from shardwright.frontends import failing
+
+    monkeypatch.setattr("shardwright.frontends.numpy.source_of", broken)
+    monkeypatch.setattr(failing, "_OURS", str(Path(__file__).parent))  # the fault stands in this file
+    with pytest.raises(AttributeError, match="a fault"):
+        planned()
+
+
+def test_versions_outside_the_tested_range_are_told() -> None:
+    from shardwright.frontends.versions import outside_tested
+
+    assert outside_tested("2.11.0") is None
+    assert outside_tested("2.14.1+cu130") is None
+    for version in ("2.10.2", "2.15.0", "3.0", "nightly"):
+        assert "is not among the tested versions" in str(outside_tested(version))

@@ -1,0 +1,249 @@
+"""Random programs against themselves on one device; and planted faults, which must be found and shrunk."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shardwright.api import proven
+from shardwright.fuzz import (
+    Call,
+    Case,
+    Fill,
+    FuzzProgram,
+    Name,
+    Ref,
+    Request,
+    draw_cases,
+    draw_program,
+    fuzz_programs,
+    judge,
+    script_of,
+    shrink,
+)  # fmt: skip
+from shardwright.fuzz.judging import compare, split
+from shardwright.fuzz.numpy_words import WORDS
+from shardwright.fuzz.script import LINES
+from shardwright.run import virtual
+
+SAMPLE, LONG = 25, 1000
+BY_SEED = 5_000_000
+"""Programs of the tests are not those of a session that begins at 0."""
+
+
+@pytest.mark.parametrize("batch", range(5))
+def test_numpy_programs(batch: int) -> None:
+    check("numpy", range(BY_SEED + batch * SAMPLE, BY_SEED + (batch + 1) * SAMPLE))
+
+
+@pytest.mark.parametrize("batch", range(2))
+def test_torch_programs(batch: int) -> None:
+    pytest.importorskip("torch")
+    check("torch", range(BY_SEED + batch * 6, BY_SEED + (batch + 1) * 6))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("frontend", ["numpy", "torch"])
+def test_more_programs(frontend: str) -> None:
+    if frontend == "torch":
+        pytest.importorskip("torch")
+    check(frontend, range(2 * BY_SEED, 2 * BY_SEED + (LONG if frontend == "numpy" else LONG // 4)))
+
+
+def check(frontend: str, seeds: range) -> None:
+    tally = fuzz_programs(seeds, frontend)
+    assert not tally.failures, "\n\n".join(f"seed {failure.seed}:\n{failure.script}" for failure in tally.failures)
+    assert tally.programs == len(seeds)
+    assert tally.verdicts["ok"] > 0.8 * 2 * len(seeds), "most are to be run, not refused"
+    assert tally.sensitive < 0.02 * 2 * len(seeds)
+
+
+# -- what is drawn --------------------------------------------------------------------------------------
+
+
+def test_the_same_seed_draws_the_same() -> None:
+    for seed in range(20):
+        assert list(draw_cases(seed)) == list(draw_cases(seed))
+
+
+def test_every_word_is_said_and_every_way_taken() -> None:
+    """A word that never fits would be tested in appearance only."""
+    spoken, ways, meshes, told = set(), set(), set(), set()
+    for seed in range(400):
+        for case in draw_cases(seed):
+            spoken |= {call.function for call in case.program.calls}
+            ways.add(case.request.way)
+            meshes |= {int(axis.partition("=")[2]) for axis in case.request.mesh.split(",")}
+            told |= {what for what, said in (
+                ("memory", case.request.memory), ("uneven", case.request.uneven), ("reload", case.request.reload),
+                ("inner", case.program.constraints), ("pending", "//" in str(case.request)),
+                ("parts", ":(" in str(case.request)), ("out", case.request.out_specs),
+            ) if said}  # fmt: skip
+    assert ways == {"by hand", "automatic", "simple", "planned"}
+    assert meshes == {1, 2, 3, 4, 6}
+    assert told == {"memory", "uneven", "reload", "inner", "pending", "parts", "out"}
+    functions = {"np.matmul", "np.einsum", "np.reshape", "[]", "[]=", "np.concatenate", "np.pad", "np.roll", "np.take",
+                 "np.take_along_axis", "np.cumsum", "np.sort", "np.argmax", "swn.softmax", "swn.layer_norm",
+                 "swn.attention", ".astype", "np.where", "np.tril", "np.repeat", "np.sum", "np.var"}  # fmt: skip
+    assert functions <= spoken
+    assert len(spoken) > 100
+    assert len(WORDS) > 25
+
+
+def test_a_program_prints_as_what_it_computes() -> None:
+    """The script of a case, run as a reader would, prints the numbers that the program gives."""
+    for seed in range(12):
+        case = next(iter(draw_cases(seed)))
+        shown = printed(script_of(Case(replace(case.program, constraints=()), Request("d=2"))))
+        wanted = printed_values(case.program)
+        assert shown.startswith(wanted + "\n" + wanted), f"{seed}\n{shown}\n{wanted}"
+
+
+def printed(script: str) -> str:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), np.errstate(all="ignore"):
+        exec(compile(script, "<script>", "exec"), {"__name__": "script"})
+    return out.getvalue()
+
+
+def printed_values(program: FuzzProgram) -> str:
+    with np.errstate(all="ignore"):
+        return "\n".join(map(str, program(*program.arguments())))
+
+
+# -- planted faults -------------------------------------------------------------------------------------
+
+
+ALL_REDUCE, ALL_GATHER = virtual._Compiler.all_reduce, virtual._Compiler.all_gather
+
+
+def is_float(shards: Any) -> bool:
+    """The proof runs the same engine on numbers of a field, and would see a fault there first."""
+    return "float" in str(getattr(shards[0], "dtype", ""))
+
+
+def dropped_sum(self: Any, instr: Any) -> Any:
+    """An all_reduce that keeps each device's part."""
+    read = instr.as_node().inputs[0]
+    return lambda env: [env[read]]
+
+
+def dropped_sum_of_floats(self: Any, instr: Any) -> Any:
+    read, right = instr.as_node().inputs[0], ALL_REDUCE(self, instr)
+    return lambda env: [env[read]] if is_float(env[read]) else right(env)
+
+
+def stale_gather(self: Any, instr: Any) -> Any:
+    """An all_gather that brings zeros."""
+    read, right = instr.as_node().inputs[0], ALL_GATHER(self, instr)
+    return lambda env: [[x * 0 for x in made] if is_float(env[read]) else made for made in right(env)]
+
+
+MATMUL = FuzzProgram(
+    (Fill((6, 4), "float64", 1), Fill((4, 6), "float64", 2), Fill((6, 6), "float64", 3)),
+    (
+        Call("np.tanh", (Ref(2),)),
+        Call("np.matmul", (Ref(0), Ref(1))),
+        Call("np.add", (Ref(4), Ref(3))),
+        Call("np.reshape", (Ref(5), (2, 18))),
+        Call("np.sum", (Ref(6),), (("axis", 0),)),
+        Call(".astype", (Ref(7), Name("np.float32"))),
+    ),
+    (8, 6),
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "instruction", "fault"),
+    [
+        ("VerifyError", "all_reduce", dropped_sum),
+        ("numbers", "all_reduce", dropped_sum_of_floats),
+        ("numbers", "all_gather", stale_gather),
+    ],
+)
+def test_a_broken_collective_is_found_and_shrunk(
+    kind: str, instruction: str, fault: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(virtual._Compiler, instruction, fault)
+    tally = fuzz_programs(range(200), most=1)
+    (failure,) = tally.failures[:1]
+    assert failure.verdict.kind == kind
+    assert len(failure.smallest.program.calls) <= 3
+    assert len(failure.script.splitlines()) <= LINES
+    assert judge(failure.smallest).kind == kind
+    monkeypatch.undo()
+    assert judge(failure.smallest).kind == "ok", "what was found is the planted fault, nothing else"
+
+
+def test_what_is_shrunk_keeps_what_makes_it_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(virtual._Compiler, "all_reduce", dropped_sum_of_floats)
+    case = Case(MATMUL, Request("x=3, y=2", in_specs=("[x, y]", "[y, _]", None), out_specs=("[_]", None)))
+    verdict = judge(case)
+    assert verdict.kind == "numbers"
+    small = shrink(case, verdict)
+    assert [call.function for call in small.program.calls] in (["np.matmul"], ["np.sum"])
+    assert len(script_of(small, verdict).splitlines()) <= 10
+
+
+def test_predictions_are_held_against_what_happened(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(MATMUL, Request("x=2", in_specs=("[_, x]", None, None)))
+    made = split(case)
+    assert judge(case).kind == "ok"
+    meter = virtual._Meter
+    keep = meter.collective
+    monkeypatch.setattr(meter, "collective", lambda *a: keep(*a)._replace(bytes=8))
+    assert judge(case).kind == "collectives"
+    monkeypatch.undo()
+    monkeypatch.setattr(type(made), "memory", property(lambda self: self.data.memory - 8))
+    assert judge(case).kind == "peak"
+    monkeypatch.undo()
+    monkeypatch.setattr(type(made), "lower_bound", property(lambda self: self.data.cost.objective + 1))
+    assert judge(case).kind == "bound"
+
+
+def test_a_fault_in_planning_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Any:
+        raise KeyError("lost")
+
+    monkeypatch.setattr(proven, "prove", broken)
+    verdict = judge(Case(MATMUL, Request("x=2")))
+    assert verdict.kind == "raw KeyError"
+    assert "lost" in verdict.told
+
+
+# -- what counts as equal -------------------------------------------------------------------------------
+
+
+def test_roundings_are_allowed_and_no_more() -> None:
+    expected = MATMUL(*MATMUL.arguments())
+    assert compare(MATMUL, expected, expected) == (False, "")
+    single = float(np.finfo(np.float32).eps)
+    near = [expected[0] * np.float32(1 + single), expected[1]]
+    assert compare(MATMUL, near, expected)[1] == ""
+    for wrong in (
+        [expected[0] + np.float32(0.01), expected[1]],
+        [expected[0].astype(np.float64), expected[1]],
+        [expected[0], expected[1][:1]],
+        [expected[0], np.where(expected[1] > 1, np.nan, expected[1])],
+    ):
+        assert compare(MATMUL, wrong, expected)[1]
+
+
+def test_double_precision_programs_are_held_to_double_precision() -> None:
+    program = replace(MATMUL, calls=MATMUL.calls[:-1], returned=(7,))
+    expected = program(*program.arguments())
+    assert compare(program, [expected[0] + 1e-10], expected)[1]
+
+
+def test_programs_keep_their_meaning_when_what_nobody_reads_is_left_out() -> None:
+    for seed in range(30):
+        program = draw_program(seed)
+        short = program.only(program.read())
+        with np.errstate(all="ignore"):
+            for a, b in zip(program(*program.arguments()), short(*short.arguments()), strict=True):
+                np.testing.assert_array_equal(a, b)
