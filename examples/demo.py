@@ -1,6 +1,6 @@
 """A small Llama on 8 devices, in one process: planned, proven, trained, a broken copy refused, a report.  ``make demo``.
 
-    python -m examples.demo [FOLDER]        # where the report and the plan go; by default the present folder
+python -m examples.demo [FOLDER]        # where the report and the plan go; by default the present folder
 """
 
 from __future__ import annotations

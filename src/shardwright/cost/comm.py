@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..errors import SpecError, near_misses
+from ..ir.order import BUCKETED
 from ..spec.axes import AxisRef, axes_size
 from ..spec.collective import COLLECTIVES, collective_bytes
-from ..ir.order import BUCKETED
 from ..spec.resharding.steps import Step
 from .links import AlphaBetaLink, ceil_div, trips
 from .machine import Hardware

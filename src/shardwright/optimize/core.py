@@ -176,7 +176,8 @@ def solve_core(
 ) -> Core:
     """The best choice for a problem without memory, and a bound.
 
-    A ``rough`` one after message passing at the latest; if the bound is what counts, after its first part (``narrowed``).
+    A ``rough`` one after message passing at the latest; if the bound is what counts, after its first part, without
+    being ``narrowed``.
     """
     accepts = solver_named(solver).ACCEPTS
     if accepts.bucket_elimination:

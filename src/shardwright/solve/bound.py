@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -100,7 +101,7 @@ def _best_rate(kind: str, axes: tuple[AxisRef, ...], hardware: Hardware) -> tupl
         most = full_bucket(kind, axes, hardware)
         sizes = [1, *(int(2 ** (i / _FINENESS)) for i in range(10 * _FINENESS, most.bit_length() * _FINENESS)), most]
         sizes = sorted({min(size, most) for size in sizes})
-        rates = [(sent_cost(kind, axes, a, hardware), b) for a, b in zip(sizes, sizes[1:])]
+        rates = [(sent_cost(kind, axes, a, hardware), b) for a, b in pairwise(sizes)]
         over, under = min(rates, key=lambda rate: rate[0] / rate[1])
         found = hardware._rates[key] = (most, over, under)
     return found

@@ -158,9 +158,7 @@ class Prepared:
         plain = hardware == self.hardware and price is shown_cost and compute is None
         return self._whole if plain else self._whole.repriced(hardware, price, compute)
 
-    def stacks(
-        self, hardware: Hardware, price: Price = shown_cost, compute: Share | None = None
-    ) -> Iterator[Stack]:
+    def stacks(self, hardware: Hardware, price: Price = shown_cost, compute: Share | None = None) -> Iterator[Stack]:
         """Short stacks for a deep one, with more and more layers kept."""
         for i, sides in enumerate(self._sides):
             if i < self.irregular:

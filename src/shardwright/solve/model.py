@@ -386,7 +386,7 @@ class Assigner:
         found = self.optimum(True, "auto", time_limit, rough=True)
         choice = found.choice
         objective = self.objective(choice)
-        if objective >= TOO_DEAR:
+        if self.book.most_gathered is not None and objective >= TOO_DEAR:
             raise PlanInfeasible("every plan gathers more at once than is allowed")
         complete = self.decode(tighten(self, choice))
         lower, seconds = min(found.lower_bound, objective), monotonic() - began
@@ -415,7 +415,7 @@ class Assigner:
         if objective - bound.lower_bound > NEAR * objective and sum(map(len, self.ways)) <= POLISH:
             choice = polish(self, choice, left(1.0))
             objective = self.objective(choice)
-        if objective >= TOO_DEAR:
+        if self.book.most_gathered is not None and objective >= TOO_DEAR:
             raise PlanInfeasible("every plan gathers more at once than is allowed")
         complete = self.decode(tighten(self, choice))
         lower = min(bound.lower_bound, objective)

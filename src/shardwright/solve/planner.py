@@ -44,6 +44,7 @@ from .exact import assigner_of, best_plan, held_by
 from .model import Assigner, Assignment
 from .recipes import DISTINCT, RECIPES
 from .recipes.costs import recipe_complete, recipe_cost
+from .recipes.parts import Known
 from .repeated.depth import deep_time
 from .scheduled import Scheduled
 from .simple.solver import SimpleSolver
@@ -99,6 +100,8 @@ class Planner:
     """For every plan of it."""
     passes: tuple[Rewrite, ...] | None = None
     """Over the graph, where a plan says which; else all that there are for it."""
+    known: Known | None = None
+    """Which inputs are batch and parameters, where the Source tells."""
 
     def keeping(self, requests: tuple[Request, ...]) -> Planner:
         """The same program with these requests only."""
@@ -157,10 +160,26 @@ class Planner:
         cost = PlanCost(found.compute, found.communication, found.hidden, found.exposed)
         peak = memory_profile(program, RESIDENT).peak
         decided = replace(decided, notes=program.notes)
-        return bounded(Plan(
+        return self.bounded(Plan(
             self.source_hash, self.hardware.name, self.asked, decided, cost, peak,
             0, solver, timed_out, self.rewrites, None, program,
         ), lower_bound)  # fmt: skip
+
+    def bounded(self, plan: Plan, bound: int) -> Plan:
+        """A plan with a bound of all plans with even splits.
+
+        Nothing is known of plans with others, nor where a compiler makes one pass of several ops, which no sum over ops
+        foresees.
+        """
+        if self.hardware.compiled or (bound > plan.cost.objective and not is_even(plan.complete)):
+            return replace(plan, lower_bound=0)
+        if bound > plan.cost.objective:
+            raise BoundError(
+                f"a plan takes {duration(plan.cost.objective)}, which is less than the bound of {duration(bound)}",
+                rows=[("plan", f"{plan.name} on ({plan.mesh}) by {plan.solver}")],
+                help="this is a mistake in Shardwright; please report it with the program",
+            )
+        return replace(plan, lower_bound=bound)
 
     @property
     def limit(self) -> int:
@@ -204,13 +223,18 @@ class Planner:
 
     def by_recipe(self, name: str) -> Plan:
         """A named baseline; what the user pinned comes before what it says."""
-        return self.priced(recipe_complete(name, self.graph, self.mesh, self.asked.pins, self.asked.outs), name)
+        pins, outs = self.asked.pins, self.asked.outs
+        decided = recipe_complete(name, self.graph, self.mesh, pins, outs, self.known)
+        if name != "replicated" and not any(spec.used_axes for spec in decided.inputs):
+            note = f"the recipe {name!r} cuts nothing of this program on ({self.mesh})"
+            decided = replace(decided, notes=(*decided.notes, note))
+        return self.priced(decided, name)
 
     def recipe_may_win(self, name: str, time: int) -> bool:
         """Whether a recipe may take less than this: no step takes less than its compute, and a deep stack of equal
         layers hardly less than its short one lets expect."""
         asked, hardware = self.asked, self.hardware
-        cost, folded = recipe_cost(name, self.graph, self.mesh, hardware, asked.pins, asked.outs)
+        cost, folded = recipe_cost(name, self.graph, self.mesh, hardware, asked.pins, asked.outs, self.known)
         if not hardware.overlaps:
             return cost.total < time
         return cost.compute < time and (folded is None or deep_time(*folded, hardware) < time)
@@ -259,13 +283,13 @@ class Planner:
                 raise PlanInfeasible(NOT_FOUND, help="there may be one: allow more time or memory")
             found = best.assignment
             plan = replace(self._judged[id(found.complete)][1], solver=found.solver, timed_out=search.late)
-            plan = bounded(plan, search.lower_bound)
+            plan = self.bounded(plan, search.lower_bound)
             if not any(request.bans for request in self.broken(plan)):
                 break
             # Copies may have been made by way of shardings that other tensors of the type have.
             sources = {v: tree for v, tree in found.complete.sources.items() if v not in self.asked.bans}
             other = self.priced(replace(found.complete, sources=sources), found.solver, 0, search.late)
-            plan = bounded(other, search.lower_bound)
+            plan = self.bounded(other, search.lower_bound)
             if not any(request.bans for request in self.broken(plan)):
                 break
         return plan
@@ -310,7 +334,7 @@ class Planner:
         if solver == SIMPLE:
             plan = self._kept(self.by_simple(debug, say))
             small = len(self.graph.nodes) <= BOUNDED
-            return bounded(plan, self.free_bound(seconds) if small else 0)
+            return self.bounded(plan, self.free_bound(seconds) if small else 0)
         failed: PlanInfeasible | None = None
         best: Plan | None = None
         bound, late, end = 0, False, monotonic() + seconds
@@ -331,7 +355,7 @@ class Planner:
             except ShardwrightError:
                 continue  # it does not go with what the user pinned
             if self._keeps(other) and (best is None or other.cost.objective < best.cost.objective):
-                best = bounded(other, bound)
+                best = self.bounded(other, bound)
         if best is None:
             assert failed is not None
             raise failed
@@ -371,19 +395,6 @@ class Planner:
             rows=[("limit", f"{limit}: {self.hardware.name} has {has}, less a reserve of {RESERVED_PERCENT}%")],
             help="take a larger mesh, or say memory= to allow more",
         )
-
-
-def bounded(plan: Plan, bound: int) -> Plan:
-    """A plan with a bound of all plans with even splits."""
-    if bound <= plan.cost.objective:
-        return replace(plan, lower_bound=bound)
-    if not is_even(plan.complete):
-        return replace(plan, lower_bound=0)  # of such plans nothing is known
-    raise BoundError(
-        f"a plan takes {duration(plan.cost.objective)}, which is less than the bound of {duration(bound)}",
-        rows=[("plan", f"{plan.name} on ({plan.mesh}) by {plan.solver}")],
-        help="this is a mistake in Shardwright; please report it with the program",
-    )
 
 
 def check_solver(solver: object) -> None:

@@ -67,7 +67,10 @@ def test_the_objective_counts_what_shows(lowered: Callable[..., Program]) -> Non
     hardware = H100.with_overlap(Overlap(weight=50, gradient=10))
     cost = program_cost(program, hardware)
     assert {item.role for item in cost.collectives} >= {"weight", "gradient"}
-    shown = sum(-(-item.ps * {"weight": 50, "gradient": 10, "renewed": 100, None: 100}[item.role] // 100) for item in cost.collectives)
+    shown = sum(
+        -(-item.ps * {"weight": 50, "gradient": 10, "renewed": 100, None: 100}[item.role] // 100)
+        for item in cost.collectives
+    )
     assert cost.objective == cost.compute + shown < cost.total
     assert cost.hidden == cost.communication - shown
     plain = program_cost(program, H100.with_overlap(None))

@@ -228,7 +228,7 @@ class Deep:
             shallow = Deep(self.inner, 0)
             warm(shallow.lots, until)
             self.start_from(shallow)
-        found = sweep(self.lots, until, narrowed=narrowed)
+        found = sweep(self.lots, until, not narrowed, narrowed)
         cost, bound = found.cost + self.offset, found.lower_bound + self.offset
         return DeepChoice(self.inner, self.out, self.picked(found.picks), cost, bound, found.late, "messages")
 

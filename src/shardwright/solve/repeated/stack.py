@@ -221,7 +221,7 @@ class Stack:
                 timed_out = timed_out or second[0].timed_out
                 if second[1].objective < best.objective:
                     best, solver = second[1], second[0].solver
-        if best.objective >= TOO_DEAR:
+        if self.assigner.book.most_gathered is not None and best.objective >= TOO_DEAR:
             raise PlanInfeasible("every plan gathers more at once than is allowed")
         self.best = best.choices
         objective, tight = best.objective, best.tight()
