@@ -8,7 +8,6 @@ from typing import Any
 import torch
 import transformers
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 Step = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 """What `sw.plan` takes: a module or function, its arguments, and keywords."""
@@ -189,4 +188,4 @@ MODELS: dict[str, Callable[[], Step]] = {
     "recommender-b4096": lambda: recommender(4096),
 }
 
-__all__ = ["MODELS", "Step", "checkpoint"]
+__all__ = ["MODELS", "Step"]
