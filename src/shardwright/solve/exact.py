@@ -183,4 +183,5 @@ class Prepared:
 
     @property
     def _sides(self) -> list[tuple[int, int]]:
-        return [] if self._layers is None else list(takewhile(lambda sides: sum(sides) <= self._layers.count, SIDES))
+        layers = self._layers
+        return [] if layers is None else list(takewhile(lambda sides: sum(sides) <= layers.count, SIDES))
