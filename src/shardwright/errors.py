@@ -127,6 +127,10 @@ class PlanInfeasible(ShardwrightError, ValueError):
     """No plan was found that keeps everything asked for."""
 
 
+class BoundError(ShardwrightError, AssertionError):
+    """A plan that takes less than a bound of all plans: a mistake of the planner, and never the user's."""
+
+
 class HardwareError(ShardwrightError, ValueError):
     """Figures that no machine can have."""
 

@@ -42,6 +42,5 @@ def _recipes(planner: Planner) -> Iterator[dict[str, Any]]:
 
 
 def _limit(planner: Planner) -> int:
-    """Bytes of a device: what was asked for, or what there is."""
-    asked = planner.asked.memory
-    return planner.hardware.memory if asked is None else min(asked, planner.hardware.memory)
+    """Bytes of a device: what was asked for, or what there is, less a reserve."""
+    return planner.limit

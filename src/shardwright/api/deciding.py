@@ -13,7 +13,7 @@ from ..cost.hardware import hardware_of
 from ..discover.on_demand.learn import learn_ops
 from ..discover.on_demand.rule_trial import trusted_rules
 from ..errors import GraphError, PlanInfeasible, RankError
-from ..frontends.base import Source
+from ..frontends.base import PARAMETER, Source
 from ..ir.core import CONSTRAINT
 from ..ir.graph import Graph, Node
 from ..plans import complete_of, read_plan
@@ -25,6 +25,7 @@ from ..propagation import rule_of
 from ..propagation.check import check_complete
 from ..run.engine import share_between_processes
 from ..solve.planner import CONSTRAINTS, Planner, check_recipe
+from ..solve.recipes.parts import Known
 from ..spec.mesh import DeviceMesh
 from ..spec.rule import OpShardingRule
 from .infeasible import diagnosed
@@ -67,7 +68,14 @@ def planner_of(
     """A captured program on a mesh, with what was asked of it."""
     about = hardware_of(hardware).on(mesh)
     asked = Asked.of(source.graph, mesh, requests, stays)
-    return Planner(source.graph, mesh, about, asked, learning.run(source.graph))
+    return Planner(source.graph, mesh, about, asked, learning.run(source.graph), known=_known(source))
+
+
+def _known(source: Source) -> Known | None:
+    """What recipes need to know of inputs; nothing of a function whose arguments may as well be its weights."""
+    parameters = frozenset(about.name for about in source.inputs_are if about.role == PARAMETER)
+    batch = {about.name: about.batch_dim for about in source.inputs_are if about.batch_dim is not None}
+    return Known(batch, parameters) if parameters and batch else None
 
 
 def decided(planner: Planner, source: Source, solver: str, time_limit: float | None) -> Data:
@@ -124,7 +132,9 @@ def bound(record: Mapping[str, Any], planner: Planner, whose: str) -> Data:
             raise GraphError(fact, help="plan this program anew")
     complete = complete_of(record, asked.graph, planner.mesh, _rule_of)
     check_complete(complete, {**asked.pins, **asked.given}, {**asked.outs, **asked.out_specs})
-    plan = planner.priced(complete, record["solver"], record["lower_bound"], record["timed_out"])
+    plan = planner.priced(complete, record["solver"], 0, record["timed_out"])
+    claim = record["lower_bound"]
+    plan = replace(plan, lower_bound=claim if claim <= plan.cost.objective else 0)
     lost = planner.broken(plan)
     if lost:
         rows = [("user", str(request)) for request in lost]

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..cost.machine import Hardware
 from ..cost.profile import RESIDENT, program_memory
-from ..cost.program import program_cost
+from ..cost.schedule import step_time
 from ..ir.program import Program
 from ..plans import duration, gibibytes
 
@@ -49,7 +49,7 @@ class Measured:
         """``runs`` is how often the gradients of one step are computed; ``every`` program that ran takes memory."""
         times = {"gradients": runs}
         on = hardware.on(next(iter(programs.values())).mesh)
-        said = sum(program_cost(p, on).objective * times.get(name, 1) for name, p in programs.items())
+        said = sum(step_time(p, on).total * times.get(name, 1) for name, p in programs.items())
         held = max(program_memory(program, RESIDENT) for program in every)
         took = self.seconds
         spent = "not measured yet" if took is None else duration(int(took * _PICOSECONDS))

@@ -34,7 +34,7 @@ from .memory import memory_cost
 from .overlap import graph_roles, program_roles
 from .profile import METERED, RESIDENT, MemoryProfile, MemoryRules, memory_profile, program_memory
 from .program import ProgramCost, program_cost
-from .schedule import Timeline, simulate
+from .schedule import Timeline, simulate, step_time
 
 __all__ = [
     "H100",
@@ -63,5 +63,6 @@ __all__ = [
     "program_roles",
     "read_hardware",
     "simulate",
+    "step_time",
     "write_hardware",
 ]

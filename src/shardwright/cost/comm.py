@@ -15,10 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..errors import SpecError, near_misses
+from ..ir.order import BUCKETED
 from ..spec.axes import AxisRef, axes_size
 from ..spec.collective import COLLECTIVES, collective_bytes
 from ..spec.resharding.steps import Step
-from .links import AlphaBetaLink, trips
+from .links import AlphaBetaLink, ceil_div, trips
 from .machine import Hardware
 
 LOCAL_STEPS = ("slice", "to_partial")
@@ -76,6 +77,28 @@ def message(kind: str, ways: int, sent: int) -> tuple[int, int]:
     ((1200, 3), (600, 6))
     """
     return (sent, 1) if kind == "collective_permute" else (sent * ways, trips(kind) * (ways - 1))
+
+
+LEAST_BUCKET = 4 * 2**20
+"""Bytes that may always be sent together: below, on any transport, starting costs more than sending."""
+_NEAR_FULL_RATE = 4  # a link reaches 80% of its rate where sending takes four times as long as starting
+_LARGE = 2**30  # bytes at which starting does not count
+
+
+def full_bucket(kind: str, axes: Sequence[AxisRef], hardware: Hardware) -> int:
+    """Bytes sent at which starting a collective hardly counts any more."""
+    start, large = (sent_cost(kind, axes, sent, hardware) for sent in (1, _LARGE))
+    return max(LEAST_BUCKET, _NEAR_FULL_RATE * start * _LARGE // max(large - start, 1))
+
+
+def shown_cost(kind: str, axes: Sequence[AxisRef], sent: int, role: str | None, hardware: Hardware) -> int:
+    """What a solver counts of a collective for values of this role (`machine.Overlap`)."""
+    time = sent_cost(kind, axes, sent, hardware)
+    if hardware.overlap.bucketed and role is not None and time and kind in BUCKETED:
+        full = full_bucket(kind, axes, hardware)
+        if sent < full:
+            time = min(time, ceil_div(sent * sent_cost(kind, axes, full, hardware), full))
+    return hardware.overlap.shown(role, time)
 
 
 def steps_cost(steps: Iterable[Step], hardware: Hardware) -> int:

@@ -263,7 +263,8 @@ def op_time(
 def factor_axes(rule: OpShardingRule, specs: Sequence[ShardingSpec]) -> tuple[Axes, ...]:
     """Which axes the factors got, read off the shardings of operands and results.
 
-    A dim of several factors is filled from its major one on, each taking whole axes while they divide it.
+    A dim of several factors is filled from its major one on, each taking as much of an axis as divides it: four heads
+    in groups of eight, on an axis of eight, are one head and half of a group.
     """
     found: list[Axes] = [()] * len(rule.factors)
     for mapped, spec in zip(rule.tensors, specs):
@@ -275,6 +276,10 @@ def factor_axes(rule: OpShardingRule, specs: Sequence[ShardingSpec]) -> tuple[Ax
                 while rest and (place == len(dim) - 1 or (size % rest[0].size == 0 and size > 1)):
                     size //= rest[0].size
                     taken.append(rest.pop(0))
+                if rest and place < len(dim) - 1 and 1 < size < rest[0].size and rest[0].size % size == 0:
+                    major, minor = rest.pop(0).split(size)
+                    taken.append(major)
+                    rest.insert(0, minor)
                 if taken and not found[f]:
                     found[f] = tuple(taken)
     return tuple(found)

@@ -16,11 +16,13 @@ from .links import PS, AlphaBetaLink, Link, Wire
 
 LINK_NAMES = {"node": "node", "nvlink": "node", "network": "network"}
 """What a user may call the two links of a machine."""
+RESERVED_PERCENT = 6
+"""Of a device's memory, for the driver's context, communication buffers and fragments: on 80 GB some 4.8 GB."""
 UPDATE = "update"
 """Optimizer steps of single parameters: those of all are one launch, so none is counted for each of them."""
 FUSED = "fused"
 """Kernels of a compiler, of chains of pointwise ops."""
-ROLES = ("weight", "gradient")
+ROLES = ("weight", "gradient", "renewed")
 """Collectives that can hide behind compute; see `overlap`."""
 
 
@@ -60,7 +62,10 @@ class Roofline:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """How much of a collective's time shows in the step, in percent; the rest hides behind compute.
+    """What a solver counts of a collective's time, in percent; the rest is taken to hide behind compute.
+
+    An additive stand-in for the schedule: it says where to look for plans, and the schedule of each decides
+    (`solve.scheduled`).
 
     >>> OVERLAPPED.shown("gradient", 1000) < OVERLAPPED.shown(None, 1000) == 1000
     True
@@ -70,20 +75,31 @@ class Overlap:
     """Gathering a weight before its use."""
     gradient: int = 100
     """Reducing gradients, and what follows up to the new weights."""
+    renewed: int = 100
+    """Bringing new state to where it belongs, after its update."""
+    other: int = 100
+    """All else: what is computed next waits for it."""
+    bucketed: bool = False
+    """Whether what has a role is priced at the rate of a full bucket: it shares its start with others."""
 
     def __post_init__(self) -> None:
-        if not all(0 <= share <= 100 for share in (self.weight, self.gradient)):
+        if not all(0 <= share <= 100 for share in (self.weight, self.gradient, self.renewed, self.other)):
             raise HardwareError("what shows of a collective lies between 0 and 100 percent")
+
+    def share(self, role: str | None) -> int:
+        """Percent that show of collectives of a role."""
+        shares = {"weight": self.weight, "gradient": self.gradient, "renewed": self.renewed}
+        return self.other if role is None else shares[role]
 
     def shown(self, role: str | None, ps: int) -> int:
         """What is left of a time."""
-        share = self.weight if role == "weight" else self.gradient if role == "gradient" else 100
-        return -(-ps * share // 100)
+        return -(-ps * self.share(role) // 100)
 
 
 NO_OVERLAP = Overlap()
 OVERLAPPED = Overlap(weight=25, gradient=20)
-"""From simulating typical training steps; see `tools/overlap_defaults.py`."""
+"""From simulating typical training steps; see `tools/overlap_defaults.py`.  New state is needed when the step is over
+and has next to nothing left to hide behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +143,7 @@ class Hardware:
     mesh: DeviceMesh | None = None
     """The mesh that axes are counted on."""
     _prices: dict[object, int] = field(init=False, default_factory=dict, repr=False, compare=False)
+    _rates: dict[object, tuple[int, int, int]] = field(init=False, default_factory=dict, repr=False, compare=False)
     _splits: dict[object, tuple[int, int]] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -206,8 +223,18 @@ class Hardware:
         return replace(self, name=f"{self.name}, compiled", compiled=True)
 
     def with_overlap(self, overlap: Overlap | None) -> Hardware:
-        """With other discounts; None switches them off."""
+        """With other discounts; None: a machine that does one thing after the other."""
         return replace(self, overlap=overlap or NO_OVERLAP)
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether collectives run beside compute; else a step takes the sum of both."""
+        return self.overlap != NO_OVERLAP
+
+    @property
+    def usable_memory(self) -> int:
+        """Bytes that a plan may take: what a device has, less what its runtime and its allocator need."""
+        return self.memory - self.memory * RESERVED_PERCENT // 100
 
     def on(self, mesh: DeviceMesh) -> Hardware:
         """Bound to a mesh, whose axes are then counted in nodes."""

@@ -4,8 +4,9 @@ A collective is told by the value it moves:
 
 | role | the value | hides behind |
 |---|---|---|
-| ``weight`` | comes from state, before any arithmetic, and arithmetic needs it | what is computed before its use |
+| ``weight`` | made of state alone, before any arithmetic, and arithmetic needs it | what is computed before its use |
 | ``gradient`` | only leads to new state, with no arithmetic left on the way | what is left of the backward pass |
+| ``renewed`` | new state | what is left of the updates: little |
 | none | everything else | nothing: what follows waits for it |
 
 State is what a step updates, so a program without updates has no roles.  All copies of a value have its role; hence a
@@ -33,7 +34,7 @@ def graph_roles(graph: Graph) -> tuple[str | None, ...]:
     """The role of every value of a Graph."""
     steps = [_Step(node.inputs, node.results, _works(node.op)) for node in graph.nodes]
     state = [graph.inputs[i] for i, _ in graph.updates]
-    return _roles(len(graph.values), steps, state, [graph.outputs[j] for _, j in graph.updates])
+    return _roles(len(graph.values), steps, graph.inputs, state, [graph.outputs[j] for _, j in graph.updates])
 
 
 def program_roles(program: Program, graph: Graph | None = None) -> tuple[str | None, ...]:
@@ -48,7 +49,8 @@ def program_roles(program: Program, graph: Graph | None = None) -> tuple[str | N
         reads, makes = (tuple(of[value] for value in values) for values in (instr.inputs, instr.results))
         steps.append(_Step(reads, makes, not instr.is_collective and instr.node is not None and _works(op)))
     state = [of[program.inputs[i]] for i, _ in program.updates]
-    found = _roles(len(program.values), steps, state, [of[program.outputs[j]] for _, j in program.updates])
+    inputs = [of[value] for value in program.inputs]
+    found = _roles(len(program.values), steps, inputs, state, [of[program.outputs[j]] for _, j in program.updates])
     return tuple(found[value] for value in of)
 
 
@@ -56,18 +58,26 @@ def _works(op: str) -> bool:
     return cost_class(find(op)) in ARITHMETIC
 
 
-def _roles(count: int, steps: Sequence[_Step], state: Iterable[int], updated: Iterable[int]) -> tuple[str | None, ...]:
-    made, stateful, needed, renewing = ([False] * count for _ in range(4))
+def _roles(
+    count: int, steps: Sequence[_Step], inputs: Iterable[int], state: Iterable[int], updated: Iterable[int]
+) -> tuple[str | None, ...]:
+    made, needed, renewing, renewed = ([False] * count for _ in range(4))
+    stateful: list[bool | None] = [None] * count
+    """False where anything else had a part in it; None for what is made of nothing, which has no say."""
+    for value in inputs:
+        stateful[value] = False
     for value in state:
         stateful[value] = True
     for value in updated:
-        renewing[value] = True
+        renewing[value] = renewed[value] = True
     for step in steps:
         worked = step.works or any(made[value] for value in step.reads)
-        from_state = any(stateful[value] for value in step.reads)
+        parts = {stateful[value] for value in step.reads} - {None}
+        from_state = False not in parts if parts else None
         for value in step.makes:
             made[value] |= worked
-            stateful[value] |= from_state
+            # A copy of state is state; what other copies of a value are made of does not change that.
+            stateful[value] = from_state if stateful[value] is None else stateful[value]
     for step in reversed(steps):
         needs = step.works or any(needed[value] for value in step.makes)
         renews = any(renewing[value] for value in step.makes)
@@ -77,6 +87,8 @@ def _roles(count: int, steps: Sequence[_Step], state: Iterable[int], updated: It
     return tuple(
         "weight"
         if needed[value] and stateful[value] and not made[value]
+        else "renewed"
+        if renewed[value] and not needed[value]
         else "gradient"
         if renewing[value] and not needed[value]
         else None

@@ -171,7 +171,7 @@ def _without_buffers(program: Program, moments: Sequence[Use]) -> list[Use]:
 def value_kinds(program: Program, graph: Graph | None = None) -> tuple[str, ...]:
     """For each value one of `KINDS`."""
     roles = program_roles(program, graph)
-    found = ["gradient" if role == "gradient" else "activation" for role in roles]
+    found = ["gradient" if role in ("gradient", "renewed") else "activation" for role in roles]
     for instr in program.instrs:
         if instr.node is None:
             for value in instr.results:

@@ -14,7 +14,7 @@ from ..ir.program import Instr, Program
 from ..rules.registry import find
 from ..spec.axes import axes_text
 from ..spec.op_record import slots_of
-from .comm import sent_cost
+from .comm import sent_cost, shown_cost
 from .compute import ARITHMETIC, cost_class, factor_axes, local_sizes, op_time, operations
 from .fusion import fused_times
 from .machine import NO_OVERLAP, Hardware
@@ -40,7 +40,7 @@ class ProgramCost:
     communication: int
     collectives: tuple[Priced, ...] = ()
     hidden: int = 0
-    """Communication that the hardware's discounts take to hide behind compute."""
+    """Communication that a solver's discounts leave out (`machine.Overlap`)."""
     times: tuple[int, ...] = field(default=(), repr=False, compare=False)
     """Of each instruction, for who schedules them."""
 
@@ -51,7 +51,7 @@ class ProgramCost:
 
     @property
     def objective(self) -> int:
-        """What a plan is chosen by: every op and every collective counts by itself, some with a discount."""
+        """What a solver minimises: every op and every collective counts by itself, some with a discount."""
         return self.total - self.hidden
 
 
@@ -72,7 +72,9 @@ def program_cost(program: Program, hardware: Hardware, graph: Graph | None = Non
             priced.append(Priced(instr.op, axes_text(instr.axes), instr.bytes, time, role))
         else:
             compute += time
-    shown = sum(hardware.overlap.shown(item.role, item.ps) for item in priced)
+    collectives = (instr for instr in program.instrs if instr.is_collective)
+    pairs = zip(collectives, priced)
+    shown = sum(shown_cost(instr.op, instr.axes, instr.bytes, item.role, hardware) for instr, item in pairs)
     spent = sum(item.ps for item in priced)
     return ProgramCost(compute, spent, tuple(priced), spent - shown, times)
 

@@ -9,12 +9,13 @@ Who waits for one stands still until it is done.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ..ir.graph import Graph
 from ..ir.order import RUN, START, events_of
 from ..ir.program import Event, Program
+from ..spec.axes import AxisRef
 from .comm import sent_cost
 from .machine import Hardware
 from .program import instr_costs
@@ -101,6 +102,14 @@ def _beside(time: int, busy: int, contention: int) -> int:
     return max(busy, 0) + time - done if done < time else time * (100 + contention) // 100
 
 
+def step_time(
+    program: Program, hardware: Hardware, graph: Graph | None = None, times: Sequence[int] | None = None
+) -> Timeline:
+    """What a step is predicted to take: its order replayed, on a machine that overlaps; else one thing after the
+    other."""
+    return simulate(program if hardware.overlaps else replace(program, order=()), hardware, graph, times)
+
+
 def start_time(program: Program, event: Event, hardware: Hardware) -> int:
     """Picoseconds of what is started together."""
     first = program.instrs[event.members[0]]
@@ -109,7 +118,11 @@ def start_time(program: Program, event: Event, hardware: Hardware) -> int:
 
 def links_of(program: Program, event: Event, hardware: Hardware) -> tuple[str, ...]:
     """What it runs over, and others that do have to wait for: inside a node, between nodes, or an axis' own link."""
-    axes = program.instrs[event.members[0]].axes
+    return links_over(program.instrs[event.members[0]].axes, hardware)
+
+
+def links_over(axes: Sequence[AxisRef], hardware: Hardware) -> tuple[str, ...]:
+    """The same for a collective over these axes."""
     found = []
     for wire, _ in hardware.levels(axes):
         own = next((name for name, link in hardware.links if link == wire), "")

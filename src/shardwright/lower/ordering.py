@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..cost import RESIDENT, Hardware, memory_profile, simulate
-from ..cost.comm import sent_cost
+from ..cost.comm import full_bucket
 from ..cost.program import instr_costs
 from ..cost.schedule import links_of, start_time
 from ..ir.graph import Graph
@@ -35,14 +35,10 @@ from ..rules.registry import find
 
 AHEAD = 2
 """Buckets that may be under way or waiting before the one that is needed: what FSDP2 prefetches."""
-LEAST_BUCKET = 4 * 2**20
-"""Bytes that may always be sent together: below, on any transport, starting costs more than sending."""
-_NEAR_FULL_RATE = 4  # a link reaches 80% of its rate where sending takes four times as long as starting
 _TRIED = ((1, AHEAD), (4, AHEAD), (16, AHEAD), (16, 1), (0, 1))
 """Shares of a full bucket, and how far ahead: large buckets save starts, small ones leave less at both ends."""
 _REDUCING = ("all_reduce", "reduce_scatter")
 _HOLDING = ("reduce_scatter",)  # their backend keeps what is sent, which is more than what they bring
-_LARGE = 2**30  # bytes at which starting does not count
 
 
 def ordered(
@@ -59,18 +55,21 @@ def ordered(
         return plain
     if times is None:
         times = instr_costs(program, hardware, graph)
-    windows = _Windows(plain, hardware, times)
     issue = hardware.roofline("memory").launch_ps
     in_turn = simulate(plain, hardware, times=times).total
     best, least = plain, in_turn + issue * len(program.collectives)
-    for share, ahead in _TRIED:
-        candidate = replace(plain, order=tuple(windows.order(share, ahead)))
-        time = simulate(candidate, hardware, times=times).total
-        # The one who computes issues each start: what hides equally well goes out in few of them.
-        issued = time + issue * sum(event.kind == START for event in candidate.order)
-        fits = limit is None or memory_profile(candidate, RESIDENT).peak <= limit
-        if time < in_turn and issued < least and fits:
-            best, least = candidate, issued
+    for late_parts in (True, False):
+        windows, fits = _Windows(plain, hardware, times, late_parts), True
+        for share, ahead in _TRIED:
+            candidate = replace(plain, order=tuple(windows.order(share, ahead)))
+            time = simulate(candidate, hardware, times=times).total
+            # The one who computes issues each start: what hides equally well goes out in few of them.
+            issued = time + issue * sum(event.kind == START for event in candidate.order)
+            if time < in_turn and issued < least:
+                fits = limit is None or memory_profile(candidate, RESIDENT).peak <= limit
+                best, least = (candidate, issued) if fits else (best, least)
+        if fits:
+            break  # else what is kept whole until a part of it is needed may be what takes too much
     return check_order(best)
 
 
@@ -96,10 +95,10 @@ class _Bucket:
 class _Windows:
     """When each collective may be started and has to be done; instructions are told by their place in a sequence."""
 
-    def __init__(self, program: Program, hardware: Hardware, times: Sequence[int]) -> None:
+    def __init__(self, program: Program, hardware: Hardware, times: Sequence[int], late_parts: bool = True) -> None:
         self.program, self.hardware = program, hardware
         self.count = len(program.instrs)
-        self.sequence = _sequence(program)
+        self.sequence = _sequence(program, late_parts)
         place = {n: at for at, n in enumerate(self.sequence)}
         maker = {value: n for n, instr in enumerate(program.instrs) for value in instr.results}
         self.ready: dict[int, int] = {}
@@ -131,9 +130,7 @@ class _Windows:
         found = self._caps.get(key)
         if found is None:
             instr = self.program.instrs[n]
-            start, large = (sent_cost(instr.op, instr.axes, sent, self.hardware) for sent in (1, _LARGE))
-            rate = max(large - start, 1)
-            found = self._caps[key] = max(LEAST_BUCKET, _NEAR_FULL_RATE * start * _LARGE // rate)
+            found = self._caps[key] = full_bucket(instr.op, instr.axes, self.hardware)
         return found
 
     # -- buckets ----------------------------------------------------------------------------------------
@@ -230,12 +227,14 @@ class _Windows:
         yield from waits(list(under_way))
 
 
-def _sequence(program: Program) -> list[int]:
+def _sequence(program: Program, late_parts: bool = True) -> list[int]:
     """Instructions in an order in which communication at the end of a step can be sent together.
 
     Once all that several parameters need is done, only new state is left to be made, parameter by parameter.  Of these
     instructions those run first that wait for no collective, then those that wait for one, and so on; what is computed
     from a gradient before it is reduced comes right after the gradient.  So do, everywhere, views of what is sent.
+    Views of what was received come right before who reads them, so that nobody waits for them earlier; so do parts of
+    it, with ``late_parts``.
     """
     count, start = len(program.instrs), _last_shared(program) + 1
     maker = {value: n for n, instr in enumerate(program.instrs) for value in instr.results}
@@ -262,7 +261,25 @@ def _sequence(program: Program) -> list[int]:
             rows.append((n, 0, n))
         else:
             rows.append((count, level, n))
+    first: list[int] = [count] * count
+    """The first reader of what each instruction makes; those that move with their reader count as that."""
+    for n in range(count - 1, -1, -1):
+        instr = program.instrs[n]
+        makers = [maker[value] for value in instr.inputs if value in maker]
+        received = any(program.instrs[made].is_collective or _is_free(program.instrs[made]) for made in makers)
+        free = _is_view(instr) or (late_parts and _is_free(instr))
+        moves = received and first[n] < count and free and rows[n][0] in (n, count)
+        if moves and rows[first[n]] > rows[n]:
+            rows[n] = (*rows[first[n]][:2], n)
+        for made in makers:
+            if first[made] == count or rows[n] < rows[first[made]]:
+                first[made] = n
     return sorted(range(count), key=rows.__getitem__)
+
+
+def _is_free(instr: Instr) -> bool:
+    """Whether it takes no time: a view, or a local step of a reshard."""
+    return not instr.is_collective and (_is_view(instr) or (bool(instr.cause) and find(instr.op) is None))
 
 
 def _is_view(instr: Instr) -> bool:

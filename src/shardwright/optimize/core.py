@@ -74,12 +74,12 @@ def blur(bound: float) -> float:
     return BLUR + 2e-13 * abs(bound)
 
 
-def sweep(lots: Lots, until: float = inf, rough: bool = False) -> Swept:
+def sweep(lots: Lots, until: float = inf, rough: bool = False, narrowed: bool = True) -> Swept:
     """Sweep until bound and choice meet, or nothing more comes of it, or time is up.
 
     Once the bound hardly rises, only strategies are looked at whose slack is within some room above it.  The best
     choice of those is the best of all if it is within the room: every other one is beyond.  If a ``rough`` choice will
-    do, that is looked for sooner.
+    do, that is looked for sooner; if the bound will, not at all (``narrowed``).
     """
     found = Swept([], 1 << 62, -inf)
     turns, enough, room, slow = 0, 2, ROOM * (10 if rough else 1), SLOW * (50 if rough else 1)
@@ -94,6 +94,9 @@ def sweep(lots: Lots, until: float = inf, rough: bool = False) -> Swept:
                 _round(lots, found)
             if found.settled or found.late:
                 return found
+        if not narrowed:
+            _round(lots, found)
+            return found
         slack, bound = lots.slack()
         found.bound = max(found.bound, bound)
         beyond = found.bound + room * abs(found.bound)
@@ -168,8 +171,14 @@ def solve_core(
     solver: str = "auto",
     time_limit: float | None = None,
     tell: Callable[[Progress], None] | None = None,
+    rough: bool = False,
+    narrowed: bool = True,
 ) -> Core:
-    """The best choice for a problem without memory, and a bound."""
+    """The best choice for a problem without memory, and a bound.
+
+    A ``rough`` one after message passing at the latest; if the bound is what counts, after its first part, without
+    being ``narrowed``.
+    """
     accepts = solver_named(solver).ACCEPTS
     if accepts.bucket_elimination:
         exact = eliminate(problem)
@@ -177,9 +186,9 @@ def solve_core(
             return Core(exact, problem.evaluate(exact).cost, "elimination", False)
     start: list[int] | None = None
     if accepts.message_passing:
-        swept = sweep(lots_of(problem), inf if time_limit is None else monotonic() + time_limit)
+        swept = sweep(lots_of(problem), inf if time_limit is None else monotonic() + time_limit, rough, narrowed)
         start = [int(pick[0]) for pick in swept.picks]
-        if swept.settled or swept.late or swept.cost - swept.bound <= CLOSE * abs(swept.bound):
+        if rough or swept.settled or swept.late or swept.cost - swept.bound <= CLOSE * abs(swept.bound):
             return Core(start, swept.lower_bound, "messages", swept.late)
     found = solve(problem, solver, time_limit, tell, start=start)
     return Core(found.choice, found.lower_bound, found.solver, found.timed_out)

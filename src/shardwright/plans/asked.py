@@ -62,6 +62,11 @@ class Asked:
         """These requests only."""
         return replace(self, requests=tuple(requests))
 
+    def limited(self, memory: int | None) -> Asked:
+        """With this limit of memory, or none, in place of what was asked."""
+        others = tuple(request for request in self.requests if request.memory is None)
+        return replace(self, requests=others if memory is None else (*others, Request("memory", memory)))
+
     def also(self, fixed: Specs, strict: bool = False) -> Asked:
         """With shardings that stand fast beside."""
         return replace(self, fixed={**self.fixed, **fixed}, strict=strict)

@@ -34,19 +34,20 @@ RuleOf = Callable[[Graph, Node], OpShardingRule | None]
 
 @dataclass(frozen=True, slots=True)
 class PlanCost:
-    """Picoseconds of a step on one device."""
+    """Picoseconds of a step on one device, by its schedule."""
 
     compute: int
     communication: int
+    """Of all starts of collectives."""
     hidden: int = 0
-    """Communication that is taken to hide behind compute."""
+    """Communication beside which the device computes, or sends over another link."""
     exposed: int = 0
-    """Communication that shows when the plan's schedule is simulated."""
+    """Communication that it waits for: what the step takes beyond its compute."""
 
     @property
     def objective(self) -> int:
-        """What plans are chosen by."""
-        return self.compute + self.communication - self.hidden
+        """What plans are chosen by: the step's time."""
+        return self.compute + self.exposed
 
     @property
     def total(self) -> int:
@@ -75,7 +76,7 @@ class Plan:
     memory: int
     """Peak bytes of a device."""
     lower_bound: int
-    """No plan within the planner's strategies has a lower objective; 0 where nothing is known."""
+    """No plan within the planner's strategies takes less, however it is scheduled; 0 where nothing is known."""
     solver: str
     """Who decided: a solver, a recipe, or ``specs`` where the user's shardings were spread."""
     timed_out: bool = False

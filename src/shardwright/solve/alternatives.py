@@ -125,7 +125,7 @@ class _Around(Assigner):
         began = monotonic()
         found = self.optimum(False, solver, time_limit)
         objective = self.objective(found.choice)
-        if objective >= TOO_DEAR:
+        if self.book.most_gathered is not None and objective >= TOO_DEAR:
             raise PlanInfeasible("every plan gathers more at once than is allowed")
         complete = self.decode(tighten(self, found.choice))
         seconds = monotonic() - began
@@ -138,6 +138,8 @@ class _Around(Assigner):
         time_limit: float | None = None,
         tell: Callable[[Progress], None] | None = None,
         extra: Extra | None = None,
+        rough: bool = False,
+        narrowed: bool = True,
     ) -> Optimum:
         found = self.about.core(bound).best(self.picks, time_limit)
         choice, at = list(found.choice), self.about.variable

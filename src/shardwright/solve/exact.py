@@ -8,10 +8,13 @@ large, multipliers on bytes are searched for (`memory.search`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import takewhile
+from math import prod
 from time import monotonic
 
+from ..cost.comm import shown_cost
 from ..cost.machine import Hardware
 from ..cost.profile import RESIDENT, program_memory
 from ..errors import PlanInfeasible
@@ -23,9 +26,13 @@ from ..plans.complete import Complete
 from ..spec.mesh import DeviceMesh
 from .memory.search import Measure, fit
 from .model import NEAR, POLISH, Assigner, Assignment
-from .repeated.layers import SIDES, find_layers
+from .repeated.layers import SIDES, Layers, find_layers
 from .repeated.stack import Stack
+from .routes import Price
 
+Share = tuple[int, int]
+EXACT = 1_000
+"""Strategies of a graph up to which a rough plan is no quicker than the best."""
 OPEN = 1e-3
 """A stack's plan within memory with a larger gap than this is worth another search, if the graph is small."""
 
@@ -39,35 +46,54 @@ def best_plan(
     solver: str = "auto",
     time_limit: float | None = None,
     measure: Measure | None = None,
+    prepared: Prepared | None = None,
+    rough: bool = False,
 ) -> Assignment:
-    """The best plan for a graph; ``measure`` says what a plan's Program holds, where memory is limited."""
+    """The best plan for a graph by an additive objective.
+
+    ``measure`` says what a plan's Program holds, where memory is limited; ``prepared`` is what was worked out for the
+    same graph at other prices.  A ``rough`` plan of a graph that does not fold may be a little dearer than the best.
+    """
     measure = measure or held_by
     asked = asked or Asked(graph)
+    prepared = prepared or Prepared(graph, mesh, hardware, asked)
     began = monotonic()
+
+    def fits(complete: Complete) -> bool:
+        limit = asked.memory
+        return limit is None or _most_bytes(graph) <= limit or measure(complete) <= limit
+
     in_layers = solver_named(solver).ACCEPTS.message_passing
-    for stack in _stacks(graph, mesh, hardware, asked) if in_layers else ():
-        found = stack.solve(time_limit)
+    for stack in prepared.stacks(hardware) if in_layers else ():
+        found = stack.solve(_left(time_limit, began))
         if found is None:
             continue
         small = stack.size <= POLISH
         if found.gap > NEAR and small:
-            about, limit = assigner_of(graph, mesh, hardware, asked), _left(time_limit, began)
+            about, limit = prepared.whole(hardware), _left(time_limit, began)
             found = _better(found, partial(about.solve, solver, limit))
-        if asked.memory is None or measure(found.complete) <= asked.memory:
+        if asked.memory is None or fits(found.complete):
             return found
         limit = _left(time_limit, began)
         tight = fit(graph, stack.assigner, asked.memory, stack, asked.given, asked.out_specs, limit, measure)
         if tight is None:
             continue
         if tight.gap > OPEN and small:
-            about, limit = assigner_of(graph, mesh, hardware, asked), _left(time_limit, began)
+            about, limit = prepared.whole(hardware), _left(time_limit, began)
             tight = _better(tight, partial(_fitted, graph, about, asked, solver, limit, measure))
         return _no_better_than(tight, found)
-    about = assigner_of(graph, mesh, hardware, asked)
-    free = about.solve(solver, time_limit)
-    if asked.memory is None or measure(free.complete) <= asked.memory:
+    about = prepared.whole(hardware)
+    if rough and sum(map(len, about.ways)) > EXACT:
+        return about.roughly(_left(time_limit, began))
+    free = about.solve(solver, _left(time_limit, began))
+    if asked.memory is None or fits(free.complete):
         return free
     return _no_better_than(_fitted(graph, about, asked, solver, _left(time_limit, began), measure), free)
+
+
+def _most_bytes(graph: Graph) -> int:
+    """No plan holds more: every value whole, several times, as copies and buffers of collectives."""
+    return 8 * sum(prod(value.type.shape) * value.type.item_bytes for value in graph.values)
 
 
 def held_by(complete: Complete) -> int:
@@ -111,17 +137,51 @@ def assigner_of(graph: Graph, mesh: DeviceMesh, hardware: Hardware, asked: Asked
     return Assigner(graph, mesh, hardware, asked)
 
 
-def _stacks(graph: Graph, mesh: DeviceMesh, hardware: Hardware, asked: Asked) -> Iterator[Stack]:
-    """Short stacks for a deep one, with more and more layers kept."""
-    if not asked.is_plain:
-        return
-    layers = find_layers(graph, asked.given)
-    if layers is None:
-        return
-    for sides in SIDES:
-        if sum(sides) > layers.count:
-            return
-        short = layers.short(*sides)
-        mine = asked.on(short.graph, short.values, short.outputs)
-        if mine is not None:
-            yield Stack(short, assigner_of(short.graph, mesh, hardware, mine))
+@dataclass
+class Prepared:
+    """What is worked out once for a graph on a mesh and holds at any prices of moves."""
+
+    graph: Graph
+    mesh: DeviceMesh
+    hardware: Hardware
+    asked: Asked
+    irregular: int = 0
+    """So many of the short stacks have layers that do not come out equal."""
+    _stacks: list[Stack] = field(default_factory=list)
+
+    @cached_property
+    def _whole(self) -> Assigner:
+        return assigner_of(self.graph, self.mesh, self.hardware, self.asked)
+
+    def whole(self, hardware: Hardware, price: Price = shown_cost, compute: Share | None = None) -> Assigner:
+        """The numeric problem of the graph as it is; arguments as for `Assigner.repriced`."""
+        plain = hardware == self.hardware and price is shown_cost and compute is None
+        return self._whole if plain else self._whole.repriced(hardware, price, compute)
+
+    def stacks(self, hardware: Hardware, price: Price = shown_cost, compute: Share | None = None) -> Iterator[Stack]:
+        """Short stacks for a deep one, with more and more layers kept."""
+        for i, sides in enumerate(self._sides):
+            if i < self.irregular:
+                continue
+            if i == len(self._stacks):
+                assert self._layers is not None
+                short = self._layers.short(*sides)
+                mine = self.asked.on(short.graph, short.values, short.outputs)
+                if mine is None:
+                    return
+                self._stacks.append(Stack(short, assigner_of(short.graph, self.mesh, self.hardware, mine)))
+            made = self._stacks[i]
+            if hardware == self.hardware and price is shown_cost and compute is None:
+                yield made
+            else:
+                yield made.repriced(made.assigner.repriced(hardware, price, compute))
+            self.irregular = i + 1  # whoever asks for another one has no use for this
+
+    @cached_property
+    def _layers(self) -> Layers | None:
+        return find_layers(self.graph, self.asked.given) if self.asked.is_plain else None
+
+    @property
+    def _sides(self) -> list[tuple[int, int]]:
+        layers = self._layers
+        return [] if layers is None else list(takewhile(lambda sides: sum(sides) <= layers.count, SIDES))

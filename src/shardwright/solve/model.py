@@ -20,6 +20,7 @@ left to do.  Else the plan is solved for too, and single changes that pay are ma
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from time import monotonic
@@ -27,6 +28,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..cost.comm import shown_cost
 from ..cost.machine import Hardware
 from ..cost.overlap import graph_roles
 from ..cost.program import ProgramCost
@@ -44,7 +46,7 @@ from ..spec.sharding import ShardingSpec
 from .polish import polish
 from .price import price
 from .readers import Demand, Group
-from .routes import TOO_DEAR, RouteBook, Routes
+from .routes import TOO_DEAR, Price, RouteBook, Routes
 from .strategies import Space, Way
 from .tighten import tighten
 
@@ -88,6 +90,8 @@ class Assignment:
     timed_out: bool
     seconds: float
     hardware: Hardware = field(repr=False)
+    short: Complete | None = field(default=None, repr=False)
+    """Of the short graph by which a deep stack of equal layers was solved, the same."""
 
     @property
     def gap(self) -> float:
@@ -149,12 +153,27 @@ class Assigner:
         self.outputs: dict[int, list[int]] = {}
         for i, value in enumerate(graph.outputs):
             self.outputs.setdefault(value, []).append(i)
+        self.compute_weight: tuple[int, int] | None = None
+        """A bound's problem counts this part of compute, and no exchanges inside of ops; None: both in full."""
         self.demands = [self._demand(v) for v in range(len(graph.values))]
         self.hub_of: dict[int, int] = {}
         """The variable of the hub of every value that has one; they come after nodes and inputs."""
         for v, demand in enumerate(self.demands):
             if demand.is_shared:
                 self.hub_of[v] = len(graph.nodes) + len(graph.inputs) + len(self.hub_of)
+
+    def repriced(
+        self, hardware: Hardware, price: Price = shown_cost, compute_weight: tuple[int, int] | None = None
+    ) -> Assigner:
+        """The same choices with moves at other prices: strategies, shardings and single steps are kept."""
+        found = copy(self)
+        found.hardware, found.compute_weight = hardware.on(self.mesh), compute_weight
+        found.book = self.book.repriced(found.hardware, price)
+        # What is known by the identity of lists that are kept; the rest belongs to other routes.
+        found._once = {k: v for k, v in self._once.items() if isinstance(k, tuple) and k[:1] == ("input",)}
+        found._arrays, found._tables = {}, {}
+        found.demands = [found._demand(v) for v in range(len(self.graph.values))]
+        return found
 
     @cached_property
     def order(self) -> list[int]:
@@ -304,7 +323,7 @@ class Assigner:
         for ways in self.ways:
             key = ("times", id(ways), fine)
             if key not in self._once:
-                self._once[key] = np.array([way.time for way in ways], np.int64) * fine
+                self._once[key] = self._times(ways, fine)
             costs.append(self._once[key])
         costs += [np.zeros(len(self.inputs[value]), np.int64) for value in self.graph.inputs]
         edges: list[tuple[int, int, Ints]] = []
@@ -341,6 +360,12 @@ class Assigner:
             edges += extra.links()
         return costs, edges, hubs
 
+    def _times(self, ways: Ways, fine: int) -> Ints:
+        if self.compute_weight is None:
+            return np.array([way.time for way in ways], np.int64) * fine
+        part, whole = self.compute_weight
+        return np.array([way.compute for way in ways], np.int64) * fine * part // whole
+
     def _more(self, table: Ints, value: int, group: Group, extra: Extra | None) -> Ints:
         more = None if extra is None else extra.edge(value, group)
         return table if more is None else self._sum(table, more)
@@ -354,6 +379,18 @@ class Assigner:
         return found[0]
 
     # -- solving ------------------------------------------------------------------------------------------
+
+    def roughly(self, time_limit: float | None = None) -> Assignment:
+        """An assignment that message passing finds, with a bound: near the best one, and never long in coming."""
+        began = monotonic()
+        found = self.optimum(True, "auto", time_limit, rough=True)
+        choice = found.choice
+        objective = self.objective(choice)
+        if self.book.most_gathered is not None and objective >= TOO_DEAR:
+            raise PlanInfeasible("every plan gathers more at once than is allowed")
+        complete = self.decode(tighten(self, choice))
+        lower, seconds = min(found.lower_bound, objective), monotonic() - began
+        return Assignment(complete, objective, lower, found.solver, found.timed_out, seconds, self.hardware)
 
     def solve(self, solver: str = "auto", time_limit: float | None = None, progress: object = None) -> Assignment:
         """The best assignment that a numeric solver finds, priced as it will be lowered."""
@@ -378,7 +415,7 @@ class Assigner:
         if objective - bound.lower_bound > NEAR * objective and sum(map(len, self.ways)) <= POLISH:
             choice = polish(self, choice, left(1.0))
             objective = self.objective(choice)
-        if objective >= TOO_DEAR:
+        if self.book.most_gathered is not None and objective >= TOO_DEAR:
             raise PlanInfeasible("every plan gathers more at once than is allowed")
         complete = self.decode(tighten(self, choice))
         lower = min(bound.lower_bound, objective)
@@ -392,11 +429,13 @@ class Assigner:
         time_limit: float | None = None,
         tell: Callable[[Progress], None] | None = None,
         extra: Extra | None = None,
+        rough: bool = False,
+        narrowed: bool = True,
     ) -> Optimum:
-        """The best choice for the plan's problem or the bound's."""
+        """The best choice for the plan's problem or the bound's; where that takes long, a ``rough`` one."""
         costs, edges, _ = self.terms(bound, extra)
         small = compact(costs, edges, self.graph.name, order=self.order)
-        found = solve_core(small.problem, solver, time_limit, tell)
+        found = solve_core(small.problem, solver, time_limit, tell, rough, narrowed)
         lower, unit = found.lower_bound + small.offset, FINE if bound else 1
         return Optimum(small.back(found.choice), -(-lower // unit), found.solver, found.timed_out)
 

@@ -2,12 +2,14 @@
 
 | who decides | what is done |
 |---|---|
-| `Planner.best` | an exact solver, or the simple one by name; recipes are tried beside, so that no plan is worse |
+| `Planner.best` | exact solvers of several sums, the fastest schedule of these and of the recipes (`scheduled`); or the simple solver by name |
 | `Planner.by_recipe` | a named baseline |
 | `Planner.by_specs` | what the user said is spread by propagation and completed by bytes |
 
-What counts is read off the lowered Program: its cost, its memory, and whether it keeps every request.
-"""
+What counts is read off the lowered Program: its schedule, its memory, and whether it keeps every request.  A machine
+that does one thing after the other (`Hardware.overlaps`) has the sum of its ops and collectives as its time, and the
+exact solver's bound is that of the step.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -16,8 +18,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from time import monotonic
 
-from ..cost import RESIDENT, Hardware, memory_profile, program_cost, simulate
-from ..errors import PlanInfeasible, ShardwrightError, SpecError, near_misses, printable
+from ..cost import RESIDENT, Hardware, memory_profile, step_time
+from ..cost.machine import RESERVED_PERCENT
+from ..cost.program import instr_costs
+from ..errors import BoundError, PlanInfeasible, ShardwrightError, SpecError, near_misses, printable
 from ..ir.core import CONSTRAINT
 from ..ir.digest import program_hash
 from ..ir.graph import Graph
@@ -35,10 +39,14 @@ from ..rules.registry import fuse_updates
 from ..spec.axes import Axes
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
+from .bound import is_even
 from .exact import assigner_of, best_plan, held_by
 from .model import Assigner, Assignment
 from .recipes import DISTINCT, RECIPES
 from .recipes.costs import recipe_complete, recipe_cost
+from .recipes.parts import Known
+from .repeated.depth import deep_time
+from .scheduled import Scheduled
 from .simple.solver import SimpleSolver
 
 SIMPLE = "simple"
@@ -47,6 +55,7 @@ SPECS = "specs"
 """Whose decisions a plan by hand holds."""
 DEFAULT_SECONDS = 120.0
 """Time for the solver where the user gives none: hard problems take any time for a proof."""
+NOT_FOUND = "no plan was found that fits in memory"
 BOUNDED = 400
 """The most nodes of a program for which a simple plan is given the planner's bound."""
 UPDATES, ATTENTION, CONSTRAINTS = "updates", "attention", "constraints"
@@ -91,6 +100,8 @@ class Planner:
     """For every plan of it."""
     passes: tuple[Rewrite, ...] | None = None
     """Over the graph, where a plan says which; else all that there are for it."""
+    known: Known | None = None
+    """Which inputs are batch and parameters, where the Source tells."""
 
     def keeping(self, requests: tuple[Request, ...]) -> Planner:
         """The same program with these requests only."""
@@ -115,6 +126,11 @@ class Planner:
         return self.asked.graph
 
     @cached_property
+    def _judged(self) -> dict[int, tuple[Complete, Plan]]:
+        """Plans that were scheduled, by the identity of their decisions, which are kept with them."""
+        return {}
+
+    @cached_property
     def source_hash(self) -> str:
         return program_hash(self.source)
 
@@ -129,30 +145,49 @@ class Planner:
         self, fixed: Mapping[int, ShardingSpec], strict: bool, solver: str, time_limit: float | None
     ) -> Assignment:
         """The exact solver's answer; ``fixed`` shardings stand fast beside what was asked."""
-        asked = self.asked.also(fixed, strict)
+        asked = self.asked.also(fixed, strict).limited(self.limit)
         return best_plan(self.graph, self.mesh, self.hardware, asked, solver=solver, time_limit=time_limit)
 
     # -- plans ------------------------------------------------------------------------------------------------
 
     def priced(self, decided: Complete, solver: str, lower_bound: int = 0, timed_out: bool = False) -> Plan:
-        """A plan of these decisions: lowered, priced and measured."""
-        program, graph = without_repeats(lower(decided), decided.kept, self.limit), decided.graph
-        found = program_cost(program, self.hardware, graph)
-        program = replace(program, notes=_notes(decided, program, found.times, self.notes))
-        program = ordered(program, self.hardware, graph, found.times, self.limit)
-        shown = simulate(program, self.hardware, graph, times=found.times).exposed
-        cost = PlanCost(found.compute, found.communication, found.hidden, shown)
+        """A plan of these decisions: lowered, scheduled and measured."""
+        lowered, graph = lower(decided), decided.graph
+        program = without_repeats(lowered, decided.kept, self.limit)
+        if program is not lowered:
+            lower_bound = 0  # it speaks of plans as they are lowered
+        times = instr_costs(program, self.hardware, graph)
+        program = replace(program, notes=_notes(decided, program, times, self.notes))
+        program = ordered(program, self.hardware, graph, times, self.limit)
+        found = step_time(program, self.hardware, graph, times)
+        cost = PlanCost(found.compute, found.communication, found.hidden, found.exposed)
         peak = memory_profile(program, RESIDENT).peak
         decided = replace(decided, notes=program.notes)
-        return Plan(
+        return self.bounded(Plan(
             self.source_hash, self.hardware.name, self.asked, decided, cost, peak,
-            min(lower_bound, cost.objective), solver, timed_out, self.rewrites, None, program,
-        )  # fmt: skip
+            0, solver, timed_out, self.rewrites, None, program,
+        ), lower_bound)  # fmt: skip
+
+    def bounded(self, plan: Plan, bound: int) -> Plan:
+        """A plan with a bound of all plans with even splits.
+
+        Nothing is known of plans with others, nor where a compiler makes one pass of several ops, which no sum over ops
+        foresees.
+        """
+        if self.hardware.compiled or (bound > plan.cost.objective and not is_even(plan.complete)):
+            return replace(plan, lower_bound=0)
+        if bound > plan.cost.objective:
+            raise BoundError(
+                f"a plan takes {duration(plan.cost.objective)}, which is less than the bound of {duration(bound)}",
+                rows=[("plan", f"{plan.name} on ({plan.mesh}) by {plan.solver}")],
+                help="this is a mistake in Shardwright; please report it with the program",
+            )
+        return replace(plan, lower_bound=bound)
 
     @property
     def limit(self) -> int:
-        """Bytes of a device that a program's order may take: what was asked, or what there is."""
-        return self.hardware.memory if self.asked.memory is None else self.asked.memory
+        """Bytes of a device that a plan may take: what was asked, or what there is less a reserve."""
+        return self.hardware.usable_memory if self.asked.memory is None else self.asked.memory
 
     def lowered(self, decided: Complete) -> Program:
         """The Program of a plan's decisions, as it runs."""
@@ -192,12 +227,21 @@ class Planner:
 
     def by_recipe(self, name: str) -> Plan:
         """A named baseline; what the user pinned comes before what it says."""
-        return self.priced(recipe_complete(name, self.graph, self.mesh, self.asked.pins, self.asked.outs), name)
-
-    def recipe_objective(self, name: str) -> int:
-        """What `by_recipe` would cost, without lowering it."""
         pins, outs = self.asked.pins, self.asked.outs
-        return recipe_cost(name, self.graph, self.mesh, self.hardware, pins, outs).objective
+        decided = recipe_complete(name, self.graph, self.mesh, pins, outs, self.known)
+        if name != "replicated" and not any(spec.used_axes for spec in decided.inputs):
+            note = f"the recipe {name!r} cuts nothing of this program on ({self.mesh})"
+            decided = replace(decided, notes=(*decided.notes, note))
+        return self.priced(decided, name)
+
+    def recipe_may_win(self, name: str, time: int) -> bool:
+        """Whether a recipe may take less than this: no step takes less than its compute, and a deep stack of equal
+        layers hardly less than its short one lets expect."""
+        asked, hardware = self.asked, self.hardware
+        cost, folded = recipe_cost(name, self.graph, self.mesh, hardware, asked.pins, asked.outs, self.known)
+        if not hardware.overlaps:
+            return cost.total < time
+        return cost.compute < time and (folded is None or deep_time(*folded, hardware) < time)
 
     def by_simple(self, debug: bool = False, say: Say = print) -> Plan:
         """The plan of the solver of four phases."""
@@ -217,8 +261,46 @@ class Planner:
         )
         return self.priced(decided, SIMPLE)
 
+    def scheduled(self, solver: str, until: float, strict: bool = False) -> Scheduled:
+        """The search for the fastest schedule."""
+        asked = self.asked.also({}, strict).limited(None)
+
+        def judge(complete: Complete) -> tuple[int, int]:
+            plan = self.priced(complete, solver)
+            self._judged[id(complete)] = (complete, plan)
+            return plan.cost.objective, plan.memory
+
+        return Scheduled(self.graph, self.mesh, self.hardware, asked, self.limit, judge, until, solver)
+
+    def by_schedule(self, solver: str, time_limit: float) -> Plan:
+        """The plan whose schedule is fastest; where it does not keep what is forbidden, once more with less to choose
+        from."""
+        until = monotonic() + time_limit
+        for strict in (False, True):
+            search = self.scheduled(solver, until, strict)
+            search.search()
+            if search.best is None:
+                search.fit()
+            search.raise_bound()
+            best = search.best
+            if best is None:
+                raise PlanInfeasible(NOT_FOUND, help="there may be one: allow more time or memory")
+            found = best.assignment
+            plan = replace(self._judged[id(found.complete)][1], solver=found.solver, timed_out=search.late)
+            plan = self.bounded(plan, search.lower_bound)
+            if not any(request.bans for request in self.broken(plan)):
+                break
+            # Copies may have been made by way of shardings that other tensors of the type have.
+            sources = {v: tree for v, tree in found.complete.sources.items() if v not in self.asked.bans}
+            other = self.priced(replace(found.complete, sources=sources), found.solver, 0, search.late)
+            plan = self.bounded(other, search.lower_bound)
+            if not any(request.bans for request in self.broken(plan)):
+                break
+        return plan
+
     def by_solver(self, solver: str, time_limit: float) -> Plan:
-        """The exact plan; where it does not keep what is forbidden, once more with less to choose from."""
+        """The exact plan by the sum of compute and communication; where it does not keep what is forbidden, once more
+        with less to choose from."""
         end = monotonic() + time_limit
         found = self.assigned({}, False, solver, time_limit)
         plan = self._plan_of(found, found.complete)
@@ -236,8 +318,12 @@ class Planner:
 
     def free_bound(self, seconds: float) -> int:
         """No plan without a limit of memory is cheaper; 0 if that is not known either."""
-        free = self.asked.keeping(request for request in self.asked.requests if request.memory is None)
         try:
+            if self.hardware.overlaps:
+                search = self.scheduled("auto", monotonic() + seconds)
+                search.raise_bound()
+                return search.lower_bound
+            free = self.asked.limited(None)
             return best_plan(self.graph, self.mesh, self.hardware, free, time_limit=seconds).lower_bound
         except PlanInfeasible:
             return 0
@@ -252,13 +338,12 @@ class Planner:
         if solver == SIMPLE:
             plan = self._kept(self.by_simple(debug, say))
             small = len(self.graph.nodes) <= BOUNDED
-            bound = self.whole.optimum(True, "auto", seconds).lower_bound if small else 0
-            return replace(plan, lower_bound=min(bound, plan.cost.objective))
+            return self.bounded(plan, self.free_bound(seconds) if small else 0)
         failed: PlanInfeasible | None = None
         best: Plan | None = None
-        bound, late = 0, False
+        bound, late, end = 0, False, monotonic() + seconds
         try:
-            best = self.by_solver(solver, seconds)
+            best = (self.by_schedule if self.hardware.overlaps else self.by_solver)(solver, seconds)
             bound, late = best.lower_bound, best.timed_out
             self._kept(best)
         except PlanInfeasible as error:
@@ -267,17 +352,18 @@ class Planner:
             best = None
         for name in DISTINCT:
             try:
-                if best is not None and self.recipe_objective(name) >= best.cost.objective:
+                if best is not None and (monotonic() > end or not self.recipe_may_win(name, best.cost.objective)):
+                    late = late or monotonic() > end
                     continue
                 other = self.by_recipe(name)
             except ShardwrightError:
                 continue  # it does not go with what the user pinned
-            if not self.broken(other) and (best is None or other.cost.objective < best.cost.objective):
-                best = replace(other, lower_bound=min(bound, other.cost.objective), timed_out=late)
+            if self._keeps(other) and (best is None or other.cost.objective < best.cost.objective):
+                best = self.bounded(other, bound)
         if best is None:
             assert failed is not None
             raise failed
-        return best
+        return replace(best, timed_out=late)
 
     def _recipe_asked_for(self, name: str) -> Plan:
         plan = self.by_recipe(name)
@@ -289,6 +375,8 @@ class Planner:
         if lost:
             fact = f"the recipe {name!r} does not keep what was asked for"
             raise PlanInfeasible(fact, rows=rows, help="leave recipe or these out")
+        if plan.memory > self.limit:
+            raise self._too_large(plan)
         return plan
 
     def _kept(self, plan: Plan) -> Plan:
@@ -296,7 +384,21 @@ class Planner:
         if lost:
             rows = [("user", str(request)) for request in lost]
             raise PlanInfeasible("no plan was found that keeps everything asked for", rows=rows)
+        if plan.memory > self.limit:
+            raise self._too_large(plan)
         return plan
+
+    def _keeps(self, plan: Plan) -> bool:
+        """Whether a plan keeps what was asked, and fits."""
+        return not self.broken(plan) and plan.memory <= self.limit
+
+    def _too_large(self, plan: Plan) -> PlanInfeasible:
+        has, limit = amount_text(self.hardware.memory), amount_text(self.limit)
+        return PlanInfeasible(
+            f"the plan needs {amount_text(plan.memory)} a device",
+            rows=[("limit", f"{limit}: {self.hardware.name} has {has}, less a reserve of {RESERVED_PERCENT}%")],
+            help="take a larger mesh, or say memory= to allow more",
+        )
 
 
 def check_solver(solver: object) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..cost.comm import sent_cost
+from ..cost.comm import sent_cost, shown_cost
 from ..cost.compute import cost_class, local_sizes, op_time, operations
 from ..cost.machine import Hardware
 from ..cost.memory import local_bytes
@@ -53,7 +53,7 @@ def node_time(
 
 def steps_shown(steps: Sequence[Step], role: str | None, hardware: Hardware) -> int:
     """What of a reshard does not hide: each step counts by itself, as its collective does in the Program."""
-    return sum(hardware.overlap.shown(role, sent_cost(step.kind, step.axes, step.bytes, hardware)) for step in steps)
+    return sum(shown_cost(step.kind, step.axes, step.bytes, role, hardware) for step in steps)
 
 
 @dataclass
@@ -134,7 +134,7 @@ class _Spending:
 
     def copied(self, value: int, copy: bool, step: Step, cause: str) -> bool:
         """Pay for a step of a reshard."""
-        self.spent += steps_shown([step], None, self.hardware)
+        self.spent += sent_cost(step.kind, step.axes, step.bytes, self.hardware)
         self.shown += steps_shown([step], self.roles[value] if self.roles is not None else None, self.hardware)
         return copy
 

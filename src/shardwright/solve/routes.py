@@ -7,19 +7,19 @@ their closure, so the triangle inequality holds.  Copies of a value form a tree 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
-from ..cost.comm import sent_cost
+from ..cost.comm import shown_cost
 from ..cost.machine import Hardware
 from ..ir.graph import TensorType
 from ..optimize.problem import Ints
-from ..spec.axes import axes_size
+from ..spec.axes import AxisRef, axes_size
 from ..spec.mesh import DeviceMesh
 from ..spec.resharding.cheapest import reshard
 from ..spec.resharding.single_steps import Hops, steps_to
@@ -189,6 +189,9 @@ def _lots(ends: Sequence[int]) -> list[Sequence[int]]:
     return [ends[i : i + EXACT] for i in range(0, len(ends), EXACT)]
 
 
+Price = Callable[[str, Sequence[AxisRef], int, str | None, Hardware], int]
+
+
 @dataclass
 class RouteBook:
     """Routes of all tensor types on a mesh."""
@@ -197,9 +200,15 @@ class RouteBook:
     hardware: Hardware
     most_gathered: int | None = None
     """The most bytes that one all_gather may leave on a device; what leaves more costs `TOO_DEAR`."""
+    price: Price = shown_cost
+    """Of a collective: kind, axes, bytes sent, role, machine."""
     _words: dict[TensorType, dict[ShardingSpec, None]] = field(default_factory=dict)
     _hops: dict[frozenset[ShardingSpec], Hops] = field(default_factory=dict)
     _routes: dict[tuple[TensorType, str | None], Routes] = field(default_factory=dict)
+
+    def repriced(self, hardware: Hardware, price: Price = shown_cost) -> RouteBook:
+        """The same shardings and steps at other prices."""
+        return replace(self, hardware=hardware, price=price, _routes={})
 
     def allow(self, type: TensorType, specs: Iterable[ShardingSpec]) -> None:
         """Tensors of this type may lie so.  All is said before the first question is asked about a type."""
@@ -227,10 +236,9 @@ class RouteBook:
             except ValueError:  # an axis cut in ways that exclude each other
                 return self._searched(type, role, tuple(given))
         bytes = prod(type.shape) * type.item_bytes
-        shown, hardware = self.hardware.overlap.shown, self.hardware
         prices = []
         for step in hops.classes:
-            time = shown(role, sent_cost(step.kind, step.axes, step.sent(bytes), hardware))
+            time = self.price(step.kind, step.axes, step.sent(bytes), role, self.hardware)
             if self.most_gathered is not None and step.kind == "all_gather":
                 time += TOO_DEAR * (bytes // step.shards * axes_size(step.axes) > self.most_gathered)
             prices.append(time * STEPS + 1)
@@ -262,9 +270,9 @@ class RouteBook:
         return self._price(role, reshard(source, target, type.shape, type.item_bytes, idle=False))
 
     def _price(self, role: str | None, steps: Iterable[Step]) -> int:
-        shown, hardware, total = self.hardware.overlap.shown, self.hardware, 0
+        total = 0
         for step in steps:
-            total += shown(role, sent_cost(step.kind, step.axes, step.bytes, hardware))
+            total += self.price(step.kind, step.axes, step.bytes, role, self.hardware)
             if step.kind == "all_gather" and self.most_gathered is not None:
                 total += TOO_DEAR * (step.local_bytes * axes_size(step.axes) > self.most_gathered)
         return total

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from ..cost.compute import cost_class, local_sizes, op_time, operations
 from ..cost.machine import Hardware
 from ..cost.memory import local_bytes
+from ..cost.program import ProgramCost
 from ..ir.core import BARRIER, CONSTRAINT
 from ..ir.graph import Graph, Node, TensorType
 from ..ir.wiring import numbers
@@ -36,12 +37,19 @@ Option = tuple[tuple[tuple[int, AxisRef], ...], int]
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to carry out a node: what it needs, what it leaves, picoseconds of local work and of exchanges inside."""
+    """One way to carry out a node: what it needs, what it leaves, what it takes."""
 
     axes: tuple[Axes, ...]
     operands: tuple[ShardingSpec, ...]
     results: tuple[ShardingSpec, ...]
     time: int
+    """Picoseconds of local work and of exchanges inside."""
+    exchange: int = 0
+    """Of these, what is exchanged inside."""
+
+    @property
+    def compute(self) -> int:
+        return self.time - self.exchange
 
 
 @dataclass
@@ -223,8 +231,8 @@ class _Call:
         specs = tuple([spec for spec, _ in laid])
         operands, results = specs[: self.count], specs[self.count :]
         if self.parted and in_parts(rule, axes):
-            time = self.inside(operands, results)
-            return None if time is None else Way(axes, operands, results, time)
+            inner = self.inside(operands, results)
+            return None if inner is None else Way(axes, operands, results, inner.total, inner.communication)
         sizes = [size for _, size in laid]
         work = operations(rule, self.kind, local_sizes(rule, axes) if uneven else split.local, self.attrs)
         dtype = self.types[0].dtype if self.types else "f32"
@@ -239,14 +247,14 @@ class _Call:
         found = self._specs[t][key] = self.space.laid(cuts, tuple(pairs), self.types[t])
         return found
 
-    def inside(self, operands: tuple[ShardingSpec, ...], results: tuple[ShardingSpec, ...]) -> int | None:
+    def inside(self, operands: tuple[ShardingSpec, ...], results: tuple[ShardingSpec, ...]) -> ProgramCost | None:
         """What the op costs in its parts; None if nobody knows them."""
         inner = parts_of(self.space.graph, self.node)
         if inner is None:
             return None
         made = complete_parts(inner, self.mesh, operands, results)
         assert isinstance(made, Complete)
-        return price_parts(made, self.space.hardware).total
+        return price_parts(made, self.space.hardware)
 
 
 def _cuts(rule: OpShardingRule, mapped: Mapped, axes: Sequence[Axes]) -> tuple[Axes, ...]:

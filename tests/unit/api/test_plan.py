@@ -264,7 +264,7 @@ def test_explain_trace_and_compare():
     assert "test_plan.py" in made.trace()
     assert "matmul" in made.trace()
     lines = sw.compare(mlp, *args, mesh=mesh).splitlines()
-    assert lines[0].split()[:2] == ["plan", "objective"]
+    assert lines[0].split()[:2] == ["plan", "step"]
     assert {"dp", "zero3", "replicated"} <= {line.split()[0] for line in lines[1:]}
 
 

@@ -41,7 +41,8 @@ def named(graph: Graph) -> dict[str, str | None]:
 def test_roles_follow_from_what_a_value_is_made_of_and_for() -> None:
     roles = named(STEP)
     assert {name for name, role in roles.items() if role == "weight"} == {"w1", "t1", "w2", "wt"}
-    assert {name for name, role in roles.items() if role == "gradient"} == {"g1", "g2", "n2", "v1", "v2", "m2"}
+    assert {name for name, role in roles.items() if role == "gradient"} == {"g1", "g2", "m2"}
+    assert {name for name, role in roles.items() if role == "renewed"} == {"n2", "v1", "v2"}
     assert [roles[name] for name in ("x", "h", "y", "gh")] == [None] * 4
 
 
@@ -66,7 +67,10 @@ def test_the_objective_counts_what_shows(lowered: Callable[..., Program]) -> Non
     hardware = H100.with_overlap(Overlap(weight=50, gradient=10))
     cost = program_cost(program, hardware)
     assert {item.role for item in cost.collectives} >= {"weight", "gradient"}
-    shown = sum(-(-item.ps * {"weight": 50, "gradient": 10, None: 100}[item.role] // 100) for item in cost.collectives)
+    shown = sum(
+        -(-item.ps * {"weight": 50, "gradient": 10, "renewed": 100, None: 100}[item.role] // 100)
+        for item in cost.collectives
+    )
     assert cost.objective == cost.compute + shown < cost.total
     assert cost.hidden == cost.communication - shown
     plain = program_cost(program, H100.with_overlap(None))

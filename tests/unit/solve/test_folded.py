@@ -16,7 +16,7 @@ from shardwright.lower import lower
 from shardwright.optimize.problem import Ints
 from shardwright.plans import Asked
 from shardwright.propagation.complete import Complete
-from shardwright.solve.exact import OPEN, _better, _stacks, best_plan
+from shardwright.solve.exact import OPEN, Prepared, _better, best_plan
 from shardwright.solve.model import FINE, NEAR, Assigner, Assignment, Terms
 from shardwright.solve.repeated.layers import find_layers
 from shardwright.solve.repeated.stack import DeepPlan, Stack
@@ -30,7 +30,7 @@ def test_folded_and_unfolded(mesh: str) -> None:
     axes, count, proven = DeviceMesh(mesh), 0, 0
     for seed in range(24):
         graph = sharing_stack(seed, (5, 6, 8, 24)[seed % 4])
-        tried = (stack.solve() for stack in _stacks(graph, axes, H100, Asked(graph)))
+        tried = (stack.solve() for stack in Prepared(graph, axes, H100, Asked(graph)).stacks(H100))
         folded = next((found for found in tried if found is not None), None)
         if folded is None:
             continue
@@ -136,10 +136,10 @@ def residual_step(layers: int) -> Graph:
 def test_a_step_whose_first_layer_is_simpler() -> None:
     """More layers are kept at its ends than for most; with too few layers for that it is solved as it is."""
     graph, axes = residual_step(9), DeviceMesh("d=4")
-    tried = [stack.solve() is not None for stack in _stacks(graph, axes, H100, Asked(graph))]
+    tried = [stack.solve() is not None for stack in Prepared(graph, axes, H100, Asked(graph)).stacks(H100)]
     assert any(tried)
     assert best_plan(graph, axes, H100).objective <= Assigner(graph, axes, H100).solve().objective
-    assert len(list(_stacks(residual_step(5), axes, H100, Asked(residual_step(5))))) == 2
+    assert len(list(Prepared(residual_step(5), axes, H100, Asked(residual_step(5))).stacks(H100))) == 2
 
 
 def test_a_small_stack_within_memory_is_no_worse_than_unfolded() -> None:

@@ -463,7 +463,7 @@ def fit(
         complete, objective, late = work.search(time_limit)
     except _Irregular:
         return None
-    if objective >= TOO_DEAR:
+    if about.book.most_gathered is not None and objective >= TOO_DEAR:
         raise PlanInfeasible("every plan gathers more at once than is allowed")
     lower_bound = min(work.bound, objective)
     return Assignment(complete, objective, lower_bound, "prices", late, monotonic() - began, about.hardware)

@@ -25,16 +25,19 @@ from ...spec.sharding import ShardingSpec
 from ..price import price, spending
 from ..repeated.layers import SIDES, Short, find_layers
 from . import recipe_layout
+from .parts import Known
 
 Specs = Mapping[int, ShardingSpec]
 
 
-def recipe_complete(name: str, graph: Graph, mesh: DeviceMesh, given: Specs, out_specs: Specs) -> Complete:
+def recipe_complete(
+    name: str, graph: Graph, mesh: DeviceMesh, given: Specs, out_specs: Specs, known: Known | None = None
+) -> Complete:
     """Complete shardings of a graph by a recipe; what is ``given``, by value, and ``out_specs``, by output, win.
 
     A `PlanInfeasible` where the recipe does not fit.
     """
-    layout = recipe_layout(name, graph, mesh)
+    layout = recipe_layout(name, graph, mesh, known)
     said = {**layout.values, **given}
     pinned = {value: spec for value, spec in said.items() if not is_open(spec)}
     outs = {i: spec for i, spec in out_specs.items() if not is_open(spec)}
@@ -45,18 +48,28 @@ def recipe_complete(name: str, graph: Graph, mesh: DeviceMesh, given: Specs, out
 
 
 def recipe_cost(
-    name: str, graph: Graph, mesh: DeviceMesh, hardware: Hardware, given: Specs, out_specs: Specs
-) -> ProgramCost:
-    """What the Program of `recipe_complete` costs, to the picosecond (but for the list of its collectives)."""
+    name: str,
+    graph: Graph,
+    mesh: DeviceMesh,
+    hardware: Hardware,
+    given: Specs,
+    out_specs: Specs,
+    known: Known | None = None,
+) -> tuple[ProgramCost, tuple[Short, Complete] | None]:
+    """What the Program of `recipe_complete` costs, to the picosecond (but for the list of its collectives).
+
+    With the short graph, and what the recipe makes of it, where that says all.
+    """
     for short in _shorts(graph, given):
         mine = {short.values[value]: spec for value, spec in given.items() if value in short.values}
         outs = {short.outputs[i]: spec for i, spec in out_specs.items() if i in short.outputs}
         if len(outs) == len(out_specs):
-            cost = _folded_cost(short, recipe_complete(name, short.graph, mesh, mine, outs), hardware)
+            made = recipe_complete(name, short.graph, mesh, mine, outs, known)
+            cost = _folded_cost(short, made, hardware)
             if cost is not None:
-                return cost
-    whole = recipe_complete(name, graph, mesh, given, out_specs)
-    return price(whole, hardware, _roles(graph, hardware))
+                return cost, (short, made)
+    whole = recipe_complete(name, graph, mesh, given, out_specs, known)
+    return price(whole, hardware, _roles(graph, hardware)), None
 
 
 def _roles(graph: Graph, hardware: Hardware) -> tuple[str | None, ...] | None:

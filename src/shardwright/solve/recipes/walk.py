@@ -117,7 +117,7 @@ class Walk:
     def claims(self, n: int, rule: OpShardingRule, unit: Axes) -> Iterator[Claim]:
         """Where operands have a unit; a weight that data axes cut lies so only until it is used."""
         node = self.graph.nodes[n]
-        renews = all(self.parts.roles[value] == "gradient" for value in node.results)
+        renews = all(self.parts.roles[value] in ("gradient", "renewed") for value in node.results)
         stored = unit == self.data and not renews and not all(value in self.roots for value in node.results)
         for i, (value, mapped) in enumerate(zip(node.inputs, rule.operands)):
             spec = self.specs[value]
@@ -160,7 +160,8 @@ class Walk:
     def scattered(self, n: int, rule: OpShardingRule, pending: list[int], unit: Axes) -> int | None:
         """The factor along which what is pending may be cut: the sequence, or else the batch; never the features."""
         node = self.graph.nodes[n]
-        if not self.scatter or unit != self.tensor or any(self.parts.roles[v] == "gradient" for v in node.results):
+        leads_to_state = any(self.parts.roles[value] in ("gradient", "renewed") for value in node.results)
+        if not self.scatter or unit != self.tensor or leads_to_state:
             return None
         value = node.inputs[pending[0]]
         mapped, dims = rule.operands[pending[0]], self.specs[value].dims

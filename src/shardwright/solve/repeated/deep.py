@@ -218,7 +218,7 @@ class Deep:
 
     # -- solving ------------------------------------------------------------------------------------------
 
-    def solve(self, seconds: float | None = None) -> DeepChoice:
+    def solve(self, seconds: float | None = None, narrowed: bool = True) -> DeepChoice:
         """Sweep until bound and choice meet, the bound stands still, or time is up.
 
         A stack without the layers left out is solved first: from its messages, a deep one takes a few sweeps.
@@ -228,7 +228,7 @@ class Deep:
             shallow = Deep(self.inner, 0)
             warm(shallow.lots, until)
             self.start_from(shallow)
-        found = sweep(self.lots, until)
+        found = sweep(self.lots, until, not narrowed, narrowed)
         cost, bound = found.cost + self.offset, found.lower_bound + self.offset
         return DeepChoice(self.inner, self.out, self.picked(found.picks), cost, bound, found.late, "messages")
 

@@ -10,7 +10,7 @@ where layers do not come out equal, the whole graph is solved as it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar
@@ -58,6 +58,10 @@ class Stack:
     def __post_init__(self) -> None:
         self.was = {here: there for there, here in self.short.values.items()}
         """Of the short graph's values the deep one's."""
+
+    def repriced(self, assigner: Assigner) -> Stack:
+        """The same layers with other prices (`Assigner.repriced`)."""
+        return replace(self, assigner=assigner, layer=[], key=[], best=None, _tables={}, _at=None)
 
     @property
     def size(self) -> int:
@@ -190,14 +194,14 @@ class Stack:
         return compact(costs, edges, self.assigner.graph.name, kept, layer, order)
 
     def optimum(
-        self, bound: bool, seconds: float | None = None, extra: Extra | None = None
+        self, bound: bool, seconds: float | None = None, extra: Extra | None = None, narrowed: bool = True
     ) -> tuple[Optimum, DeepPlan] | None:
         """The best choice for the plan's problem or the bound's; None if the layers do not come out equal."""
         small = self.compacted(self.assigner.terms(bound, extra), bound)
         inner = Inner.of(small, self.layer, self.key, self.short.low)
         if not inner.is_regular():
             return None
-        found = solve_chain(inner, self.short.out) or Deep(inner, self.short.out).solve(seconds)
+        found = solve_chain(inner, self.short.out) or Deep(inner, self.short.out).solve(seconds, narrowed)
         unit = FINE if bound else 1
         plan = DeepPlan(self, found.choices())
         return Optimum((), -(-found.lower_bound // unit), found.solver, found.late), plan
@@ -217,14 +221,15 @@ class Stack:
                 timed_out = timed_out or second[0].timed_out
                 if second[1].objective < best.objective:
                     best, solver = second[1], second[0].solver
-        if best.objective >= TOO_DEAR:
+        if self.assigner.book.most_gathered is not None and best.objective >= TOO_DEAR:
             raise PlanInfeasible("every plan gathers more at once than is allowed")
         self.best = best.choices
-        objective = best.objective
-        complete = best.tight().decode()
+        objective, tight = best.objective, best.tight()
         lower = min(bound.lower_bound, objective)
         seconds = monotonic() - began
-        return Assignment(complete, objective, lower, solver, timed_out, seconds, self.assigner.hardware)
+        return Assignment(
+            tight.decode(), objective, lower, solver, timed_out, seconds, self.assigner.hardware, tight.shortened()
+        )
 
 
 class Seen(NamedTuple):
@@ -395,6 +400,16 @@ class DeepPlan:
         total = sum(way.time * times for (_, way), times in zip(ways, _times(which)))
         values, which = self.seen
         return total + sum(one.cost * times for one, times in zip(values, _times(which)))
+
+    def shortened(self) -> Complete:
+        """Complete shardings of the short graph: each of its layers as those that it stands for, or the first."""
+        short, about = self.stack.short, self.stack.assigner
+        choice = []
+        for at in range(len(about.ways) + len(about.inputs)):
+            layer = self.stack.layer[at]
+            deep = layer if layer < short.low else layer + short.out
+            choice.append(self.choices[deep if layer >= 0 else -1][at])
+        return about.decode(choice)
 
     def decode(self) -> Complete:
         """Complete shardings of the deep graph."""

@@ -1,0 +1,270 @@
+"""`step_bound`: no plan of the space takes less time, however it is scheduled.
+
+Of every plan, and in any order that `lower.ordering` may give it:
+
+- A device computes at least C: what all ops take.  Collectives inside of ops that are carried out in parts may run
+  beside other ops, and do not count.
+- Where the op that computes next waits for a collective whose operand the op before it makes, nothing hides it.  With
+  P, the sum over such neighbours, a step takes at least C + P.  The gap between two neighbours counts for one value
+  only, by the cheapest route that it may take: two collectives may run at once, on different links.
+- A link is busy for at least M: the sum over all collectives that use it.  Those that may share a start count at the
+  best rate of any bucket that they may be in, which has no more than `cost.comm.full_bucket` bytes.
+
+So for shares a + b1 + b2 + ... = 1 a step takes at least a(C + P) + b1 M1 + b2 M2 + ...: a sum over ops and moves, of
+which `model.Assigner` has a problem that no plan beats.  Each choice of shares takes one exact solution.
+
+Ops keep their order up to the last that more than one parameter's new state needs; `lower.ordering` may move those
+behind it, and what leads to state alone, so these are nobody's neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from ..cost.comm import full_bucket, sent_cost
+from ..cost.machine import Hardware
+from ..cost.schedule import links_over
+from ..ir.graph import Graph
+from ..ir.order import BUCKETED
+from ..optimize.problem import Ints
+from ..propagation.complete import Complete
+from ..spec.axes import AxisRef
+from .model import FINE, Assigner
+from .readers import Group
+from .routes import RouteBook
+
+WHOLE = 1000
+"""Shares are whole numbers of this part."""
+_PARTS = (650, 350)
+"""Of compute."""
+_FINENESS = 32  # sizes of buckets that are looked at for each doubling, and as many more where the rate is best
+
+
+class Shares(NamedTuple):
+    """What counts how much, in parts of `WHOLE`."""
+
+    compute: int
+    links: tuple[tuple[str, int], ...]
+    """Of each link."""
+
+
+def shares_of(hardware: Hardware, axes: Sequence[AxisRef]) -> list[list[Shares]]:
+    """Those that bounds are looked for with, in rows: compute alone, then more and more of a link, or of all."""
+    links = sorted({link for axis in axes if axis.size > 1 for link in links_over((axis,), hardware)})
+    together = [[link] for link in links] + ([links] if len(links) > 1 else [])
+    rows = [
+        [Shares(part, tuple((link, (WHOLE - part) // len(some)) for link in some)) for part in _PARTS]
+        for some in together
+    ]
+    return [[Shares(WHOLE, ())], *rows]
+
+
+def best_price(kind: str, axes: tuple[AxisRef, ...], sent: int, hardware: Hardware) -> int:
+    """What a collective takes of its links at least, in whatever bucket it is."""
+    alone = sent_cost(kind, axes, sent, hardware)
+    if kind not in BUCKETED or not alone:
+        return alone
+    most, over, under = _best_rate(kind, axes, hardware)
+    return alone if sent >= most else min(alone, sent * over // under)
+
+
+def weighted_price(
+    shares: Shares, kind: str, axes: Sequence[AxisRef], sent: int, role: str | None, hardware: Hardware
+) -> int:
+    """The same, by the shares of the links that it runs over."""
+    del role
+    axes = tuple(axes)
+    share = sum(part for link, part in shares.links if link in links_over(axes, hardware))
+    return best_price(kind, axes, sent, hardware) * share // WHOLE if share else 0
+
+
+def full_price(kind: str, axes: Sequence[AxisRef], sent: int, role: str | None, hardware: Hardware) -> int:
+    """All that a collective takes."""
+    del role
+    return sent_cost(kind, axes, sent, hardware)
+
+
+def _best_rate(kind: str, axes: tuple[AxisRef, ...], hardware: Hardware) -> tuple[int, int, int]:
+    """Bytes of a full bucket, and a fraction: picoseconds for a byte that no bucket up to that size is below.
+
+    Time does not fall with size, so between two sizes no bucket does better than the time of the smaller one for the
+    bytes of the larger.
+    """
+    key = ("rate", kind, axes)
+    found = hardware._rates.get(key)
+    if found is None:
+        most = full_bucket(kind, axes, hardware)
+        sizes = [1, *(int(2 ** (i / _FINENESS)) for i in range(10 * _FINENESS, most.bit_length() * _FINENESS)), most]
+        sizes = sorted({min(size, most) for size in sizes})
+        rates = [(sent_cost(kind, axes, a, hardware), b) for a, b in pairwise(sizes)]
+        over, under = min(rates, key=lambda rate: rate[0] / rate[1])
+        found = hardware._rates[key] = (most, over, under)
+    return found
+
+
+# -- neighbours ---------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Neighbours:
+    """What shows in full: moves between ops that are computed one right after the other."""
+
+    links_between: Sequence[tuple[int, int, Ints]]
+    at: dict[int, Ints]
+    """By value: what its decider's choices cost, where it is delivered when all is computed."""
+
+    @classmethod
+    def of(cls, about: Assigner, part: int) -> Neighbours:
+        """Of an assigner's graph; ``part`` of `WHOLE` counts."""
+        book = about.book.repriced(about.hardware, full_price)
+        found, ends = [], dict[int, Ints]()
+        for chain in _chains(about):
+            for value, reader, place in chain:
+                demand = about.demands[value]
+                routes = book.routes(about.graph.type(value), None)
+                if reader < 0:
+                    ends[value] = _delivered(about, book, value) * FINE * part // WHOLE
+                    continue
+                wanted = routes.index([way.operands[place] for way in about.ways[reader]])
+                table = routes.least[np.ix_(demand.made, wanted)] * FINE * part // WHOLE
+                if demand.decider != reader and table.any():
+                    found.append((demand.decider, reader, table))
+        return cls(found, ends)
+
+    def value(self, value: int) -> tuple[Ints | None, Ints | None]:
+        return self.at.get(value), None
+
+    def hub(self, value: int) -> Ints | None:
+        return None
+
+    def edge(self, value: int, group: Group) -> Ints | None:
+        return None
+
+    def links(self) -> Iterable[tuple[int, int, Ints]]:
+        return self.links_between
+
+
+def _delivered(about: Assigner, book: RouteBook, value: int) -> Ints:
+    """What it takes to bring a value where it is delivered, by choice of its decider."""
+    demand, graph = about.demands[value], about.graph
+    routes = book.routes(graph.type(value), None)
+    asked = [i for i, output in enumerate(graph.outputs) if output == value and i in about.out_specs]
+    if asked:
+        end = routes.index([about.out_specs[asked[0]].closed()])[0]
+        found: Ints = routes.least[demand.made, end]
+        return found
+    if demand.open:
+        return routes.finish[0][demand.made]
+    return np.zeros(len(demand.made), np.int64)
+
+
+Chain = list[tuple[int, int, int]]
+"""Moves one after the other: a value, the node that reads it, and at which place; no node: it is delivered."""
+
+
+def _chains(about: Assigner) -> list[Chain]:
+    """For each two neighbours the way that one value takes from the first to the second, through views."""
+    graph = about.graph
+    timed = [any(way.compute for way in ways) for ways in about.ways]
+    alone = [all(about.roles[value] in ("gradient", "renewed") for value in node.results) for node in graph.nodes]
+    last = last_needed_by_several(graph)
+    moving = [False] * len(graph.values)
+    """Values that are read, perhaps through views, by an op that may be brought right behind whoever makes them."""
+    for n in range(len(graph.nodes) - 1, -1, -1):
+        node = graph.nodes[n]
+        if alone[n] if timed[n] else any(moving[value] for value in node.results):
+            for value in node.inputs:
+                moving[value] = True
+    found: list[Chain] = []
+    before = -1
+    """The node that computes before; -1: the start."""
+    order = [n for n in range(len(graph.nodes)) if timed[n]]
+    for n in order:
+        if n > last or alone[n]:
+            before = -2  # from here on nothing is known of the order
+            if n > last:
+                break
+            continue
+        if before == -1 or (before >= 0 and not any(moving[value] for value in graph.nodes[before].results)):
+            chain = _between(about, before, n, timed)
+            if chain:
+                found.append(chain)
+        before = n
+    if before >= 0 and before == order[-1] and not graph.updates:
+        made = [v for v in graph.nodes[before].results if about.demands[v].open or not about.demands[v].groups]
+        outputs = [v for v in (made or graph.nodes[before].results) if v in graph.outputs]
+        if outputs:
+            found.append([(max(outputs, key=lambda v: _size(graph, v)), -1, -1)])
+    return found
+
+
+def _between(about: Assigner, before: int, n: int, timed: Sequence[bool]) -> Chain:
+    """Of the values that the second reads from the first, or from the inputs at the start, the largest."""
+    graph = about.graph
+    best: Chain = []
+    size = 0
+    for place, value in enumerate(graph.nodes[n].inputs):
+        chain: Chain = [(value, n, place)]
+        at = value
+        while True:
+            producer = graph.values[at].producer
+            if producer is None:
+                fits = before == -1
+                break
+            if producer[0] == before:
+                fits = True
+                break
+            if timed[producer[0]] or len(graph.nodes[producer[0]].inputs) != 1:
+                fits = False
+                break
+            at = graph.nodes[producer[0]].inputs[0]
+            chain.append((at, producer[0], 0))
+        if fits and _size(graph, value) > size:
+            best, size = chain, _size(graph, value)
+    return best
+
+
+def _size(graph: Graph, value: int) -> int:
+    type = graph.type(value)
+    return int(np.prod(type.shape, dtype=object)) * type.item_bytes if type.shape else type.item_bytes
+
+
+def last_needed_by_several(graph: Graph) -> int:
+    """The last node that more than one parameter's new state needs, or anything but new state."""
+    needed: dict[int, int] = {}
+    """For each value the new state that is made from it, a bit for each, and one for all else."""
+    other = 1 << len(graph.updates)
+    bits = {output: 1 << bit for bit, (_, output) in enumerate(graph.updates)}
+    for o, value in enumerate(graph.outputs):
+        needed[value] = needed.get(value, 0) | bits.get(o, other)
+    for n in range(len(graph.nodes) - 1, -1, -1):
+        node = graph.nodes[n]
+        mask = 0
+        for value in node.results:
+            mask |= needed.get(value, 0)
+        if mask & other or mask.bit_count() > _OF_ONE_PARAMETER:
+            return n
+        for value in node.inputs:
+            needed[value] = needed.get(value, 0) | mask
+    return -1
+
+
+def is_even(complete: Complete) -> bool:
+    """Whether all shards are of one size: plans of other splits are not what bounds speak of."""
+    graph = complete.graph
+    pairs = list(zip(graph.inputs, complete.inputs))
+    for decision in complete.decisions:
+        node = graph.nodes[decision.node]
+        pairs += zip((*node.inputs, *node.results), (*decision.operands, *decision.results))
+    seen = {(graph.type(value).shape, spec) for value, spec in pairs}
+    return all(size % dim.shards == 0 for shape, spec in seen for size, dim in zip(shape, spec.dims))
+
+
+_OF_ONE_PARAMETER = 4
+"""A parameter and its moments: what more pieces of new state need is needed by several parameters."""
+__all__ = ["WHOLE", "Neighbours", "Shares", "best_price", "full_price", "is_even", "shares_of", "weighted_price"]

@@ -1,0 +1,91 @@
+"""Plans by schedule: what is chosen, and the bound of all schedules."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from shardwright import DeviceMesh, Graph
+from shardwright.cost import H100, step_time
+from shardwright.cost.comm import full_bucket, sent_cost
+from shardwright.errors import BoundError, PlanInfeasible
+from shardwright.lower import lower, ordered
+from shardwright.plans import Asked
+from shardwright.propagation.complete import Complete
+from shardwright.solve.bound import best_price, last_needed_by_several
+from shardwright.solve.model import Assigner
+from shardwright.solve.planner import Planner
+from small_graphs import random_graph
+
+
+def planner_of(graph: Graph, mesh: str) -> Planner:
+    on = DeviceMesh(mesh)
+    return Planner(graph, on, H100.on(on), Asked(graph))
+
+
+def time_of(complete: Complete, mesh: DeviceMesh) -> int:
+    program = ordered(lower(complete), H100, complete.graph)
+    return step_time(program, H100.on(mesh), complete.graph).total
+
+
+@pytest.mark.parametrize("mesh", ["d=2", "d=6", "x=2, y=2", "x=2, y=8"])
+def test_no_plan_is_below_the_bound(mesh: str) -> None:
+    """Random choices, the plan, and what each sum finds."""
+    for seed in range(3):
+        graph = random_graph(seed, 2 + seed % 4)
+        planner = planner_of(graph, mesh)
+        plan = planner.best()
+        assert 0 < plan.lower_bound <= plan.cost.objective
+        assert plan.cost.objective == plan.cost.compute + plan.cost.exposed
+        assert plan.cost.hidden + plan.cost.exposed == plan.cost.communication
+        about, rng = Assigner(graph, planner.mesh, planner.hardware), random.Random(seed)
+        sizes = [len(ways) for ways in about.ways] + [len(about.inputs[value]) for value in graph.inputs]
+        for _ in range(25):
+            made = about.decode([rng.randrange(size) for size in sizes])
+            assert time_of(made, planner.mesh) >= plan.lower_bound, (mesh, seed)
+
+
+def test_a_plan_below_its_bound_is_an_error() -> None:
+    planner = planner_of(random_graph(1, 3), "d=2")
+    plan = planner.best()
+    with pytest.raises(BoundError, match="less than the bound"):
+        planner.bounded(plan, plan.cost.objective + 1)
+    assert planner.bounded(plan, plan.cost.objective).gap == 0.0
+
+
+def test_the_best_rate_is_that_of_no_bucket() -> None:
+    """Members of a bucket take at least their share, however they are joined."""
+    rng = random.Random(3)
+    for mesh in ("d=8", "x=4, y=8"):
+        axes, on = DeviceMesh(mesh).axes, H100.on(DeviceMesh(mesh))
+        for kind in ("all_reduce", "all_gather", "reduce_scatter"):
+            most = full_bucket(kind, axes, on)
+            for _ in range(60):
+                parts = [rng.randrange(1, most) for _ in range(rng.randrange(1, 9))]
+                while sum(parts) > most and len(parts) > 1:
+                    parts.pop()
+                whole = sent_cost(kind, axes, sum(parts), on)
+                assert sum(best_price(kind, axes, part, on) for part in parts) <= whole
+
+
+def test_memory_is_limited_by_the_device() -> None:
+    graph = random_graph(2, 4)
+    free = planner_of(graph, "d=4")
+    held = free.best().memory
+    small = replace(free, hardware=free.hardware.with_memory(held // 50))
+    with pytest.raises(PlanInfeasible):
+        small.best()
+    assert free.limit == H100.memory * 94 // 100
+
+
+def test_what_only_leads_to_state_keeps_no_order() -> None:
+    step = Graph.parse("""graph step(%x: f32[8, 8], %w: f32[8, 8]) {
+      %y = matmul(%x, %w) : f32[8, 8]
+      %g = matmul(%x, %y) : f32[8, 8]
+      %v = add(%w, %g) : f32[8, 8]
+      return %y, %v
+      update %w := output 1
+    }""")
+    assert last_needed_by_several(step) == 0
