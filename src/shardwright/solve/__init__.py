@@ -6,7 +6,9 @@ solves both.  Deep stacks of equal layers are solved by a short one, at nearly t
 | file | what it holds |
 |---|---|
 | `planner` | `Planner`: the front door: every way to a plan (solver, recipe, by hand), lowered and priced |
-| `exact` | `best_plan`: the plan with the least objective, and its bound |
+| `scheduled` | `Scheduled`: the plan whose schedule is fastest, by several sums that stand in for it |
+| `bound` | what no schedule of any plan beats |
+| `exact` | `best_plan`: the plan with the least sum, and its bound |
 | `strategies` | `Space`: the strategies of every node over all mesh axes together |
 | `routes` | `Routes`: the cheapest ways between all shardings of a tensor; Steiner trees of copies for readers |
 | `readers` | `Demand`: the shardings that a value may have once it is made, and in which of them who wants it |

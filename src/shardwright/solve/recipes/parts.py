@@ -52,7 +52,7 @@ class Parts:
         graph = self.graph
         new = {graph.inputs[i]: graph.outputs[output] for i, output in graph.updates}
         state, found = set(self.state), dict[int, int]()
-        for parameter in self.parameters:
+        for parameter in (value for value in self.parameters if value in new):
             shape, seen, left = graph.type(parameter).shape, {new[parameter]}, [new[parameter]]
             while left:
                 value = left.pop()
