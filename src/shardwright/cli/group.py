@@ -49,8 +49,9 @@ for _command in (*planning.COMMANDS, *checking.COMMANDS, *looking.COMMANDS, prov
 @click.option("--all", "everything", is_flag=True, help="Every operator of PyTorch's OpInfo database.")
 @click.option("--book", type=click.Choice(["numpy", "torch"]), help="Check this rule book against what is found.")
 @click.option("--jobs", default=1, show_default=True, help="With --all or --book torch: processes at a time.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="PATH",
-              help="With --all: the folder of the reports; with --book torch: the page beside DTensor's.")  # fmt: skip
+@click.option("-o", "--out", type=click.Path(path_type=Path), metavar="PATH",
+              help="Write what is printed to PATH; with --all: the folder of the reports; with --book torch: the page "
+                   "beside DTensor's.")  # fmt: skip
 @click.pass_context
 def discover(
     ctx: click.Context,
@@ -72,7 +73,7 @@ def discover(
     OPERATOR is a function (torch.cross, torch.nn.functional.relu), an ATen overload (aten.add.Tensor) or an operator of
     your own (torch.ops.mylib.myop, mymod.op, mymod.py:op).  Exits with 1 if nothing could be judged.
     """
-    look = for_file if book == "torch" else for_folder
+    look = for_folder if everything else for_file
     look(ctx, next(option for option in ctx.command.params if option.name == "out"), out)
     if book == "torch":
         _check_torch_book(operators, jobs, out)
@@ -83,7 +84,7 @@ def discover(
     elif not operators:
         raise click.UsageError("name an operator, or say --all")
     else:
-        _discover_some(operators, form, emit, spawned, quick, calls, modules, backward)
+        _discover_some(operators, form, emit, spawned, quick, calls, modules, backward, out)
 
 
 def _discover_some(
@@ -95,6 +96,7 @@ def _discover_some(
     calls: tuple[str, ...],
     modules: tuple[str, ...],
     backward: bool,
+    out: Path | None,
 ) -> None:
     import json
 
@@ -108,13 +110,14 @@ def _discover_some(
     imported = _imported(operators, modules)
     statements = [s for operator in operators for s in find(operator, QUICK if quick else THOROUGH, calls, backward)]
     if form == "json":
-        click.echo(
-            as_json(statements[0]) if len(statements) == 1 else json.dumps([*map(as_dict, statements)], indent=2)
-        )
+        text = as_json(statements[0]) if len(statements) == 1 else json.dumps([*map(as_dict, statements)], indent=2)
     elif form == "yaml":
-        click.echo("---\n".join(map(as_yaml, statements)), nl=False)
+        text = "---\n".join(map(as_yaml, statements)).rstrip("\n")
     else:
-        click.echo("\n\n".join(map(as_text, statements)))
+        text = "\n\n".join(map(as_text, statements))
+    click.echo(text)
+    if out is not None:
+        write_file(out, text + "\n")
     for statement in statements if emit is not None else ():
         assert emit is not None
         if not statement.operator.overload:
@@ -201,7 +204,7 @@ def _beside_new_folders(ctx: click.Context, option: click.Parameter, path: Path 
 @click.option("--op", "operators", multiple=True, metavar="OPERATOR", help="Only these; may be given several times.")
 @click.option("--jobs", default=2, show_default=True, help="Processes at a time.")
 @click.option("--json", "as_json", is_flag=True, help="Print all entries as JSON.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", callback=_beside_new_folders,
+@click.option("-o", "--out", type=click.Path(path_type=Path), metavar="FILE", callback=_beside_new_folders,
               help="Write the findings as Markdown to FILE.")  # fmt: skip
 @click.option("--scripts", type=click.Path(path_type=Path), metavar="DIR", callback=for_folder,
               help="Write each fault's script to DIR.")  # fmt: skip

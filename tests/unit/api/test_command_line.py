@@ -360,4 +360,5 @@ def test_a_plan_that_is_wrong_is_found(small, monkeypatch):
 
 def test_what_this_machine_cannot_hold(tmp_path):
     (tmp_path / "big.py").write_text(PROGRAM.replace("4096, 512", "2**26, 2**14").replace("512, 512", "2**14, 2**14"))
-    refused("run", f"{tmp_path}/big.py:program", "--mesh", "d=8", said="this machine has")
+    said = ("--mesh", "d=8", "--memory", "100TiB")
+    refused("run", f"{tmp_path}/big.py:program", *said, said="this machine has")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -265,3 +267,19 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.exit_code == 1
     assert any(f"# {kind}" in done.output for kind in PROVEN_OR_RUN)
     assert "import numpy as np" in done.output
+
+
+def test_the_command_prints_json_and_writes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run, out = CliRunner().invoke, tmp_path / "found"
+    monkeypatch.setattr(virtual._Compiler, "all_reduce", dropped_sum)
+    asked = ["fuzz", "--programs", "200", "--most", "1", "-o", str(out)]
+    done = run(main, [*asked, "--json"])
+    assert done.exit_code == 1
+    assert out.read_text() == done.output
+    found = json.loads(done.output)
+    assert found["verdicts"]["ok"] > 0
+    failure, *_ = found["failures"]
+    assert "import numpy as np" in failure["script"]
+    done = run(main, asked)
+    assert failure["script"] in out.read_text()
+    assert run(main, ["fuzz", "-o", str(tmp_path)]).exit_code == 2
