@@ -317,7 +317,7 @@ def outcome(subject: Subject, edit: Edit) -> str:
     if process_time() - started > MOST_SECONDS:
         return f"loads after {process_time() - started:.1f} s"
     shown = [str(loaded), *loaded.notes, *subject.plan.diff(loaded)]
-    if not "".join(shown).isprintable():
+    if not "".join(shown).replace("\n", "").isprintable():
         return f"shows characters that a terminal acts on: {shown!r}"
     if str(loaded.program) == str(subject.plan.program):
         return SAME

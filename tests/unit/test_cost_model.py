@@ -58,7 +58,7 @@ class TestCostModel(unittest.TestCase):
 
     def test_matmul_flops_are_two_for_each_product(self) -> None:
         rule = self.rule("matmul", [(4096, 4096), (4096, 4096)], (4096, 4096), {})
-        plain = replace(H100, launch=0.0, flops_percent=100, bandwidth=10**30)
+        plain = replace(H100, launch=0.0, flops_percent=100, bandwidth=10**30, classes=())
         cost = compute_cost(rule, "matmul", ((), (), ()), "bf16", plain)
         flops = cost / 10**12 * plain.peak("bf16")
         assert abs(flops - 2 * 4096**3) < 2 * 4096**3 / 10**6

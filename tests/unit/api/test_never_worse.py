@@ -36,7 +36,7 @@ MODELS = {**LARGE, **SMALL}
 LIMITS = [
     ("llama", "d=4", "zero3"), ("llama", "d=4", "dp"), ("llama odd", "x=2, y=2", "fsdp+tp"),
     ("gpt2", "d=4", "megatron"), ("gpt2", "x=2, y=2", "zero1"), ("resnet", "d=4", "replicated"),
-    ("resnet", "x=2, y=2", "sequence"),
+    ("resnet", "x=2, y=2", "sequence"), ("llama", "x=2, y=2", "hsdp"), ("gpt2", "x=2, y=2", "fsdp+tp+sequence"),
 ]  # fmt: skip
 """Large model, mesh, and the recipe whose need is the limit."""
 

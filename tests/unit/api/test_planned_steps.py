@@ -31,8 +31,8 @@ SPLIT = {
     ("gpt2 megatron", False): ALL, ("gpt2 uneven", False): ALL, ("gpt2 zero3", False): ALL,
     ("resnet", False): {"all_gather", "reduce_scatter"}, ("experts", False): {"all_gather"},
     ("llama sequence", True): {"all_gather"}, ("gpt2 megatron", True): {"all_reduce"},
-    ("gpt2 zero3", True): {"all_gather"}, ("experts", True): {"all_gather"}, ("unet", True): {"all_reduce"},
-    ("recommender", True): {"all_gather"},
+    ("gpt2 zero3", True): {"all_reduce"}, ("resnet", True): {"all_gather"}, ("experts", True): {"all_gather"},
+    ("unet", True): {"all_reduce"}, ("recommender", True): {"all_gather"},
 }  # fmt: skip
 """Plans that cut half of the parameters' bytes or have five collectives, with kinds of collectives they have."""
 
@@ -269,12 +269,12 @@ def test_shardings_as_users_write_them_come_back_from_a_file(about: dict[str, An
     [
         ({"optimizer": torch.optim.AdamW}, "optimizer= takes an optimizer, not AdamW"),
         ({"optimizer": "adamw"}, "optimizer= takes an optimizer, not 'adamw'"),
-        ({"loss": "mse"}, "loss= takes a function of what the model returns, not 'mse'"),
+        ({"loss": "mse"}, "loss= takes a function of the model's output, not 'mse'"),
         ({"loss": lambda out: out}, r"loss= returns a tensor of shape \[8, 3\], not one number"),
         ({"loss": lambda out: out.sum().item()}, "(?s)float|item"),
         ({"loss": lambda out: out.sum().detach()}, "does not depend on any parameter"),
     ],
 )
 def test_training_that_cannot_be(about: dict[str, Any], words: str) -> None:
-    with pytest.raises(TraceError, match=words):
+    with pytest.raises((TraceError, SpecError), match=words):
         sw.plan(zoo.MLP(), torch.randn(8, 6), mesh="d=2", **{"loss": torch.sum, **about})

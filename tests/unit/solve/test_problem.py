@@ -50,12 +50,12 @@ def test_an_unknown_op_is_no_obstacle_and_is_told() -> None:
 
 
 def test_arithmetic_is_strategic_and_else_the_dearest_of_its_part() -> None:
-    graph = Graph.parse("""graph f(%x: f32[64, 64], %p: f32[8], %q: f32[512, 512]) {
+    graph = Graph.parse("""graph f(%x: f32[64, 64], %p: f32[8], %q: f32[2048, 2048]) {
       %a = exp(%p) : f32[8]
       %y = matmul(%x, %x) : f32[64, 64]
       %z = exp(%y) : f32[64, 64]
-      %b = exp(%q) : f32[512, 512]
-      %c = reduce_sum(%b) {axis=1} : f32[512]
+      %b = exp(%q) : f32[2048, 2048]
+      %c = reduce_sum(%b) {axis=1} : f32[2048]
       return %a, %z, %c
     }""")
     assert Problem.parse(graph, MESH).strategic == (0, 1, 3)

@@ -92,7 +92,8 @@ class TorchEngine(EngineBase):
     ) -> None:
         self.limits = limits = limits_of(timeout)
         join_others(limits)
-        self.has_others = has_processes(fake=not check)
+        studied = not check and mesh is not None and DeviceMesh.of(mesh).size > 1
+        self.has_others = has_processes(fake=studied)
         world = dist.get_world_size() if self.has_others else 1
         self.rank = dist.get_rank() if self.has_others else 0
         self.mesh = DeviceMesh.of({"rank": world} if mesh is None else mesh)

@@ -232,7 +232,7 @@ def own_device() -> torch.device:
 def position_of(mesh: DeviceMesh, rank: int, world: int, allow_smaller: bool) -> int:
     """Where a rank stands in a mesh."""
     rows = [("mesh", f"{mesh}: {mesh.size} devices"), ("processes", str(world))]
-    if world == 1 and mesh.size > 1 and not has_processes(fake=True):
+    if world == 1 and mesh.size > 1 and not has_processes():
         raise no_processes(mesh.size)
     if max(mesh.device_ids) >= world:
         raise MeshError(

@@ -95,7 +95,7 @@ def solve(
     ...                     "%y = matmul(%x, %w) : f32[65536, 64] return %y }")
     >>> solution = solve(graph, "d=8", debug=True)
     [Solver] Analyzing Node 0: matmul
-      > Costs: DP=5.45e+06, MP=1.00e+07
+      > Costs: DP=5.81e+06, MP=9.27e+06
       > Selected Strategy: Data Parallel (Split M)
     [Solver] Propagation iteration 1: changed=True
     [Solver] Propagation iteration 2: changed=False
