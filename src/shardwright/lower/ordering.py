@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 
 from ..cost import RESIDENT, Hardware, memory_profile, simulate
 from ..cost.comm import full_bucket
+from ..cost.overlap import state_made
 from ..cost.program import instr_costs
 from ..cost.schedule import links_of, start_time
 from ..ir.graph import Graph
@@ -35,6 +36,8 @@ from ..rules.registry import find
 
 AHEAD = 2
 """Buckets that may be under way or waiting before the one that is needed: what FSDP2 prefetches."""
+EARLY = 8
+"""Ops that prepare weights for their gathers may run so many of them ahead: about a layer's."""
 _TRIED = ((1, AHEAD), (4, AHEAD), (16, AHEAD), (16, 1), (0, 1))
 """Shares of a full bucket, and how far ahead: large buckets save starts, small ones leave less at both ends."""
 _REDUCING = ("all_reduce", "reduce_scatter")
@@ -234,7 +237,8 @@ def _sequence(program: Program, late_parts: bool = True) -> list[int]:
     instructions those run first that wait for no collective, then those that wait for one, and so on; what is computed
     from a gradient before it is reduced comes right after the gradient.  So do, everywhere, views of what is sent.
     Views of what was received come right before who reads them, so that nobody waits for them earlier; so do parts of
-    it, with ``late_parts``.
+    it, with ``late_parts``.  What is computed of state alone and then sent, such as a weight's shard in another type,
+    comes `EARLY` such ops before its turn: else its gather could not begin before the op that waits for it.
     """
     count, start = len(program.instrs), _last_shared(program) + 1
     maker = {value: n for n, instr in enumerate(program.instrs) for value in instr.results}
@@ -244,6 +248,7 @@ def _sequence(program: Program, late_parts: bool = True) -> list[int]:
         if instr.is_collective or n in feeds:
             made_by = (maker[value] for value in instr.inputs if value in maker)
             feeds.update(made for made in made_by if made >= start or _is_view(program.instrs[made]))
+    early = _early(program, start)
     rows: list[tuple[int, int, int]] = []
     """For each instruction the one that it comes after, and the collectives that it waits for."""
     levels = [0] * count
@@ -254,9 +259,11 @@ def _sequence(program: Program, late_parts: bool = True) -> list[int]:
         )
         levels[n] = level
         waits = instr.is_collective or any(program.instrs[made].is_collective for made in makers)
-        if n in feeds and not waits and (_is_view(instr) or (makers and not level)):
+        if n in feeds and n not in early and not waits and (_is_view(instr) or (makers and not level)):
             after, rank = max((rows[made][:2] for made in makers), default=(-1, 0))
             rows.append((after, rank, n))
+        elif n in early:
+            rows.append(max([(early[n], -1, n), *((*rows[made][:2], n) for made in makers)]))
         elif n < start:
             rows.append((n, 0, n))
         else:
@@ -275,6 +282,29 @@ def _sequence(program: Program, late_parts: bool = True) -> list[int]:
             if first[made] == count or rows[n] < rows[first[made]]:
                 first[made] = n
     return sorted(range(count), key=rows.__getitem__)
+
+
+def _early(program: Program, end: int) -> dict[int, int]:
+    """Ops before the ``end`` that make of state alone what a collective sends, views before them included, and the
+    place that each is brought to: that of the op which comes `EARLY` such ops before; -1: the start."""
+    steps = [(x.node, () if x.is_collective else x.inputs, x.results) for x in program.instrs[:end]]
+    made = state_made(steps, {program.inputs[i] for i, _ in program.updates})
+    sent: set[int] = set()
+    chains: list[int] = []
+    for n in range(len(program.instrs) - 1, -1, -1):
+        instr = program.instrs[n]
+        if instr.is_collective:
+            sent.update(instr.inputs)
+        elif n in made and not sent.isdisjoint(instr.results):
+            sent.update(instr.inputs)
+            chains.append(n)
+    timed = sorted(n for n in chains if not _is_free(program.instrs[n]))
+    found = {}
+    for n in chains:
+        at = bisect_right(timed, n - 1)  # with the first op that may read it
+        if at < len(timed):
+            found[n] = timed[at - EARLY] if at >= EARLY else -1
+    return found
 
 
 def _is_free(instr: Instr) -> bool:

@@ -184,13 +184,20 @@ class Scheduled:
         part = (shares.compute, WHOLE)
         if solver_named(self.solver).ACCEPTS.message_passing:
             for stack in self.prepared.stacks(self.hardware, price, part):
-                both = stack.optimum(True, self.left(), Neighbours.of(stack.assigner, shares.compute), False)
-                if both is not None:
-                    return both[0].lower_bound
+                extra: Neighbours | None = Neighbours.of(stack.assigner, shares.compute)
+                found = stack.optimum(True, self.left(), extra, False)
+                if found is None:
+                    continue
+                other = stack.optimum(True, self.left(), None, False) if extra is not None and extra.left_out else None
+                return max(both[0].lower_bound for both in (found, other) if both is not None)
         about = self.prepared.whole(self.hardware, price, part)
         extra = Neighbours.of(about, shares.compute)
         rough = sum(map(len, about.ways)) > EXACT
-        return about.optimum(True, self.solver, self.left(), None, extra, rough, not rough).lower_bound
+        bounds = [
+            about.optimum(True, self.solver, self.left(), None, beside, rough, not rough).lower_bound
+            for beside in ((extra, None) if extra.left_out else (extra,))
+        ]
+        return max(bounds)
 
 
 __all__ = ["STAND_INS", "Judged", "Scheduled"]
