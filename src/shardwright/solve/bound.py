@@ -33,7 +33,7 @@ from ..cost.overlap import state_made
 from ..cost.schedule import links_over
 from ..ir.graph import Graph
 from ..ir.order import BUCKETED
-from ..optimize.problem import Ints
+from ..optimize.problem import Ints, share_of
 from ..propagation.complete import Complete
 from ..spec.axes import AxisRef
 from .model import FINE, Assigner
@@ -124,12 +124,12 @@ class Neighbours:
     """Whether some compute does not count: then a bound without neighbours may be higher."""
 
     @classmethod
-    def of(cls, about: Assigner, part: int) -> Neighbours:
-        """Of an assigner's graph; ``part`` of `WHOLE` counts."""
+    def of(cls, about: Assigner, part: int, bound: bool = True) -> Neighbours:
+        """Of an assigner's graph; ``part`` of `WHOLE` counts.  For a ``bound`` what may run beside them does not."""
         book = about.book.repriced(about.hardware, full_price)
         found, ends = [], dict[int, Ints]()
         left_out = False
-        for n in _movable(about.graph):
+        for n in _movable(about.graph) if bound else ():
             counted = _counted(about.ways[n], part)
             if counted.any() and about.graph.nodes[n].results:
                 ends[about.graph.nodes[n].results[0]] = -counted
@@ -139,10 +139,10 @@ class Neighbours:
                 demand = about.demands[value]
                 routes = book.routes(about.graph.type(value), None)
                 if reader < 0:
-                    ends[value] = _delivered(about, book, value) * FINE * part // WHOLE
+                    ends[value] = share_of(_delivered(about, book, value) * FINE, part, WHOLE)
                     continue
                 wanted = routes.index([way.operands[place] for way in about.ways[reader]])
-                table = routes.least[np.ix_(demand.made, wanted)] * FINE * part // WHOLE
+                table = share_of(routes.least[np.ix_(demand.made, wanted)] * FINE, part, WHOLE)
                 if demand.decider != reader and table.any():
                     found.append((demand.decider, reader, table))
         return cls(found, ends, left_out)
@@ -162,8 +162,7 @@ class Neighbours:
 
 def _counted(ways: Sequence[Way], part: int) -> Ints:
     """What an assigner's problem counts of compute."""
-    found: Ints = np.array([way.compute for way in ways], np.int64) * FINE * part // WHOLE
-    return found
+    return share_of(np.array([way.compute for way in ways], np.int64) * FINE, part, WHOLE)
 
 
 def _movable(graph: Graph) -> frozenset[int]:

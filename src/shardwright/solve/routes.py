@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from ..cost.comm import shown_cost
 from ..cost.machine import Hardware
+from ..errors import PlanInfeasible
 from ..ir.graph import TensorType
 from ..optimize.problem import Ints
 from ..spec.axes import AxisRef, axes_size
@@ -27,8 +28,9 @@ from ..spec.resharding.steps import Step
 from ..spec.sharding import ShardingSpec
 
 Bools = npt.NDArray[np.bool_]
-TOO_DEAR = 10**15
-"""Picoseconds of a move that is not allowed: more than any plan, and little enough to add up."""
+TOO_DEAR, DEAREST = 10**15, 10**16
+"""Picoseconds of a move that is not allowed: more than any plan, and little enough to add up; plans of more than 500 s
+need more, and those of more than 5,000 s cannot have it."""
 STEPS = 64
 """Of equally dear ways the one with fewest steps is taken: prices are counted in so many parts, and a step is one."""
 FAR = 1 << 60
@@ -199,7 +201,9 @@ class RouteBook:
     mesh: DeviceMesh
     hardware: Hardware
     most_gathered: int | None = None
-    """The most bytes that one all_gather may leave on a device; what leaves more costs `TOO_DEAR`."""
+    """The most bytes that one all_gather may leave on a device; what leaves more costs ``refusal``."""
+    refusal: int = TOO_DEAR
+    """More than any plan takes."""
     price: Price = shown_cost
     """Of a collective: kind, axes, bytes sent, role, machine."""
     _words: dict[TensorType, dict[ShardingSpec, None]] = field(default_factory=dict)
@@ -209,6 +213,15 @@ class RouteBook:
     def repriced(self, hardware: Hardware, price: Price = shown_cost) -> RouteBook:
         """The same shardings and steps at other prices."""
         return replace(self, hardware=hardware, price=price, _routes={})
+
+    def more_than(self, plan: int) -> None:
+        """Say what the slowest plan takes, before the first question is asked."""
+        self.refusal = min(max(TOO_DEAR, 2 * plan), DEAREST)
+
+    def check_gathers(self, objective: int) -> None:
+        """Refuse a plan whose time says that it gathers more than it may."""
+        if self.most_gathered is not None and objective >= self.refusal:
+            raise PlanInfeasible("every plan gathers more at once than is allowed")
 
     def allow(self, type: TensorType, specs: Iterable[ShardingSpec]) -> None:
         """Tensors of this type may lie so.  All is said before the first question is asked about a type."""
@@ -240,7 +253,7 @@ class RouteBook:
         for step in hops.classes:
             time = self.price(step.kind, step.axes, step.sent(bytes), role, self.hardware)
             if self.most_gathered is not None and step.kind == "all_gather":
-                time += TOO_DEAR * (bytes // step.shards * axes_size(step.axes) > self.most_gathered)
+                time += self.refusal * (bytes // step.shards * axes_size(step.axes) > self.most_gathered)
             prices.append(time * STEPS + 1)
         matrix = np.full((len(hops.specs), len(hops.specs)), FAR, np.int64)
         if len(hops.steps):
@@ -274,5 +287,5 @@ class RouteBook:
         for step in steps:
             total += self.price(step.kind, step.axes, step.bytes, role, self.hardware)
             if step.kind == "all_gather" and self.most_gathered is not None:
-                total += TOO_DEAR * (step.local_bytes * axes_size(step.axes) > self.most_gathered)
+                total += self.refusal * (step.local_bytes * axes_size(step.axes) > self.most_gathered)
         return total

@@ -1,15 +1,17 @@
 """`Space`: for every node the ways to split it over all mesh axes together, and what each takes.
 
-For each mesh axis a node leaves it alone, gives it to one of its factors, or lets a pending sum over it through; a way
-is one such choice for every axis.  An axis that is longer than a factor may fill it and go on in the factor that
-follows it (8 heads in groups of 4 on an axis of 16).  Ways are made once for equal calls, so depth costs nothing.
+For each mesh axis a node leaves it alone, gives it to one of its factors, or lets a pending reduction over it through:
+a sum, or another kind where an op before may have left it.  A way is one such choice for every axis.  An axis that is
+longer than a factor may fill it and go on in the factor that follows it (8 heads in groups of 4 on an axis of 16).
+Ways are made once for equal calls, so depth costs nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from functools import cached_property
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 from ..cost.compute import cost_class, local_sizes, op_time, operations
@@ -30,7 +32,11 @@ from ..spec.rule import Mapped, OpShardingRule
 from ..spec.sharding import DimSpec, Partial, ShardingSpec, sort_partial
 from .price import node_time, price_parts
 
-SUM = "P(sum)"
+SUM = "sum"
+_KINDS = (SUM, "avg", "max", "min", "prod")
+_ANY = "P(any)"
+Kinds = tuple[str, ...]
+"""Pending reductions that a value may have: sums, and others where some op before leaves them."""
 Option = tuple[tuple[tuple[int, AxisRef], ...], int]
 """What happens to a mesh axis: factors with the part of it that each gets, and a line of the transfer table or -1."""
 
@@ -61,6 +67,8 @@ class Space:
     hardware: Hardware
     uneven: bool = False
     """Whether factors may be split that do not divide."""
+    given: Mapping[int, ShardingSpec] = field(default_factory=dict, repr=False)
+    """How the user wants values."""
     rules: dict[int, OpShardingRule | None] = field(default_factory=dict, repr=False)
     """Of the nodes that were asked about."""
     _known: dict[object, tuple[Way, ...]] = field(default_factory=dict, repr=False)
@@ -79,11 +87,31 @@ class Space:
         if rule is None:
             return (self._replicated(node),)
         types = self._types(node)
-        key = (id(rule), node.op, types, node.attrs)
+        kinds = tuple([self._kinds.get(value, (SUM,)) for value in node.inputs])
+        key = (id(rule), node.op, types, node.attrs, kinds)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = tuple(_Call(self, node, rule, types).ways())
+            found = self._known[key] = tuple(_Call(self, node, rule, types, kinds).ways())
         return found
+
+    @cached_property
+    def _kinds(self) -> dict[int, Kinds]:
+        """Of values that more than sums may be pending on."""
+        found = {value: _and_sums(kind for _, kind in spec.partial) for value, spec in self.given.items()}
+        for node in self.graph.nodes:
+            view = rule_of(self.graph, node)
+            if view is None or node.op == BARRIER:
+                continue
+            reductions: Sequence[Sequence[tuple[int, str]]] = view.rule.reductions
+            left = [{kind for _, kind in done} for done in reductions]
+            kinds = [found.get(value, (SUM,)) for value in node.inputs]
+            for row in _carried(view.rule, kinds) if any(len(known) > 1 for known in kinds) else ():
+                for of, kind in zip(left, row[len(kinds) :]):
+                    of.add(kind)
+            for value, of in zip(node.results, left):
+                if not of <= {SUM, ""}:
+                    found[value] = _and_sums((*of, *found.get(value, ())))
+        return {value: kinds for value, kinds in found.items() if len(kinds) > 1}
 
     def same(self, spec: ShardingSpec) -> ShardingSpec:
         """The one object for all equal shardings."""
@@ -110,6 +138,10 @@ class Space:
         return Way((), specs[:count], specs[count:], time)
 
 
+def _and_sums(kinds: Iterable[str]) -> Kinds:
+    return tuple(sorted({SUM, *kinds} - {""}, key=_KINDS.index))
+
+
 class _Split(NamedTuple):
     """What some of the mesh axes do."""
 
@@ -117,7 +149,7 @@ class _Split(NamedTuple):
     """Of the factors."""
     local: tuple[int, ...]
     carried: tuple[tuple[AxisRef, int], ...]
-    """Axes of pending sums, with lines of the transfer table."""
+    """Axes of pending reductions, with what is let through."""
     keys: tuple[int, ...]
     """Of each tensor a number: with equal ones it lies alike."""
 
@@ -125,10 +157,13 @@ class _Split(NamedTuple):
 class _Call:
     """One call of an op: its ways, with everything that several of them share worked out once."""
 
-    def __init__(self, space: Space, node: Node, rule: OpShardingRule, types: Sequence[TensorType]) -> None:
+    def __init__(
+        self, space: Space, node: Node, rule: OpShardingRule, types: Sequence[TensorType], kinds: Sequence[Kinds]
+    ) -> None:
         self.space, self.node, self.rule, self.types = space, node, rule, types
         self.mesh = space.mesh
-        self.rows = [] if node.op == BARRIER else [row for row in rule.transfers if _of_sums(row.operands)]
+        self.rows = [] if node.op == BARRIER else list(_carried(rule, kinds))
+        """What may be let through over an axis: of each tensor the kind of its pending reduction, or nothing."""
         self.kind = cost_class(find(node.op))
         self.attrs = dict(node.attrs)
         self.count = len(rule.operands)
@@ -144,11 +179,6 @@ class _Call:
             sorted({f for dim in tensor for f in dim} | {f for f, _ in left})
             for tensor, left in zip(rule.tensors, self.pending)
         ]
-        self.carries = [
-            [(row.operands[t] if t < self.count else row.results[t - self.count]) != "R" for row in self.rows]
-            for t in range(len(rule.tensors))
-        ]
-        """Of each tensor for each line of the transfer table whether it is pending there."""
         self.bases = [1] * len(rule.tensors)
         """Of each tensor how many numbers the options of the axis at hand have."""
         self._specs: list[dict[int, tuple[ShardingSpec, int]]] = [{} for _ in rule.tensors]
@@ -193,11 +223,11 @@ class _Call:
     def seen(self, options: Sequence[Option]) -> list[tuple[int, ...]]:
         """Of each option for each tensor a number: equal ones leave it alike."""
         columns = []
-        for t, (depends, carries) in enumerate(zip(self.depends, self.carries)):
+        for t, depends in enumerate(self.depends):
             number = numbers()
             columns.append(
                 [
-                    number[tuple([part for part in parts if part[0] in depends]), row >= 0 and carries[row]]
+                    number[tuple([part for part in parts if part[0] in depends]), "" if row < 0 else self.rows[row][t]]
                     for parts, row in options
                 ]
             )
@@ -242,7 +272,7 @@ class _Call:
     def spec(self, t: int, key: int, split: _Split) -> tuple[ShardingSpec, int]:
         """How a tensor lies, and its bytes."""
         pairs = [(axis, kind) for f, kind in self.pending[t] for axis in split.axes[f]]
-        pairs += [(axis, "sum") for axis, row in split.carried if self.carries[t][row]]
+        pairs += [(axis, self.rows[row][t]) for axis, row in split.carried if self.rows[row][t]]
         cuts = _cuts(self.rule, self.rule.tensors[t], split.axes)
         found = self._specs[t][key] = self.space.laid(cuts, tuple(pairs), self.types[t])
         return found
@@ -288,6 +318,17 @@ def _neighbours(rule: OpShardingRule) -> list[tuple[int, int]]:
     return [(f, g) for f, g in found if f != g]
 
 
-def _of_sums(states: Sequence[str]) -> bool:
-    """Whether a row of a transfer table lets pending sums through: ``P(any)`` is also that."""
-    return all(state in ("R", SUM, "P(any)") for state in states) and any(state != "R" for state in states)
+def _carried(rule: OpShardingRule, kinds: Sequence[Kinds]) -> Iterator[tuple[str, ...]]:
+    """The lines of a transfer table that let pending reductions of these kinds through, a line for each kind.
+
+    >>> rule = find("transpose").bind([(4, 4)], [(4, 4)], {})
+    >>> list(_carried(rule, [("sum",)])), list(_carried(rule, [("sum", "max")]))
+    ([('sum', 'sum')], [('sum', 'sum'), ('max', 'max')])
+    """
+    for row in rule.transfers:
+        free = sorted(set(chain(*kinds)), key=_KINDS.index) if _ANY in row.operands else (SUM,)
+        for any_ in free:
+            told = [any_ if state == _ANY else state[2:-1] for state in (*row.operands, *row.results)]
+            wanted = told[: len(row.operands)]
+            if any(wanted) and all(not kind or kind in known for kind, known in zip(wanted, kinds)):
+                yield tuple(told)
