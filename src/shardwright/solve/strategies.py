@@ -14,9 +14,9 @@ from functools import cached_property
 from itertools import chain, pairwise
 from typing import NamedTuple
 
-from ..cost.compute import cost_class, local_sizes, op_time, operations
+from ..cost.compute import LOOKUP, cost_class, local_sizes, op_time, operations
 from ..cost.machine import Hardware
-from ..cost.memory import local_bytes
+from ..cost.memory import local_bytes, row_bytes
 from ..cost.program import ProgramCost
 from ..ir.core import BARRIER, CONSTRAINT
 from ..ir.graph import Graph, Node, TensorType
@@ -266,7 +266,8 @@ class _Call:
         sizes = [size for _, size in laid]
         work = operations(rule, self.kind, local_sizes(rule, axes) if uneven else split.local, self.attrs)
         dtype = self.types[0].dtype if self.types else "f32"
-        time = op_time(self.kind, work, sizes[: self.count], sizes[self.count :], dtype, self.space.hardware)
+        row = row_bytes(results[0], self.types[self.count]) if results and self.kind == LOOKUP else 0
+        time = op_time(self.kind, work, sizes[: self.count], sizes[self.count :], dtype, self.space.hardware, row)
         return Way(axes, operands, results, time)
 
     def spec(self, t: int, key: int, split: _Split) -> tuple[ShardingSpec, int]:
