@@ -13,8 +13,8 @@ bring:
 - *Late wait*: a bucket is waited for where the first of its results is read; one whose operands its backend keeps
   until then, when `AHEAD` others of them have been started.
 
-Several sizes of buckets are tried; of those that fit into memory the fastest is taken, by `cost.simulate`, where each
-start also counts what issuing it takes.
+Several sizes of buckets are tried, and where the fastest does not fit, those at its peak of memory are halved.  Of what
+fits the fastest is taken, by `cost.simulate`, and of about equal ones that with the fewest starts.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from ..cost import RESIDENT, Hardware, memory_profile, simulate
 from ..cost.comm import full_bucket
@@ -38,8 +39,12 @@ AHEAD = 2
 """Buckets that may be under way or waiting before the one that is needed: what FSDP2 prefetches."""
 EARLY = 8
 """Ops that prepare weights for their gathers may run so many of them ahead: about a layer's."""
-_TRIED = ((1, AHEAD), (4, AHEAD), (16, AHEAD), (16, 1), (0, 1))
+_TRIED = ((1, AHEAD), (4, AHEAD), (16, AHEAD), (32, AHEAD), (0, 1))
 """Shares of a full bucket, and how far ahead: large buckets save starts, small ones leave less at both ends."""
+_EQUAL = 3
+"""Orders whose times differ by no more than so many thousandths are taken to be equal."""
+_HALVED = 8
+"""How often buckets that take too much memory are halved, at most."""
 _REDUCING = ("all_reduce", "reduce_scatter")
 _HOLDING = ("reduce_scatter",)  # their backend keeps what is sent, which is more than what they bring
 
@@ -58,20 +63,29 @@ def ordered(
         return plain
     if times is None:
         times = instr_costs(program, hardware, graph)
-    issue = hardware.roofline("memory").launch_ps
-    in_turn = simulate(plain, hardware, times=times).total
-    best, least = plain, in_turn + issue * len(program.collectives)
+
+    def time_of(candidate: Program) -> int:
+        return simulate(candidate, hardware, times=times).total
+
+    best, least = plain, time_of(plain)
     for late_parts in (True, False):
-        windows, fits = _Windows(plain, hardware, times, late_parts), True
-        for share, ahead in _TRIED:
-            candidate = replace(plain, order=tuple(windows.order(share, ahead)))
-            time = simulate(candidate, hardware, times=times).total
-            # The one who computes issues each start: what hides equally well goes out in few of them.
-            issued = time + issue * sum(event.kind == START for event in candidate.order)
-            if time < in_turn and issued < least:
-                fits = limit is None or memory_profile(candidate, RESIDENT).peak <= limit
-                best, least = (candidate, issued) if fits else (best, least)
-        if fits:
+        windows = _Windows(plain, hardware, times, late_parts)
+        orders = [(replace(plain, order=tuple(windows.order(*how))), how) for how in _TRIED]
+        tried = [(time_of(order), sum(e.kind == START for e in order.order), order, how) for order, how in orders]
+        # The one who computes issues each start: what hides about equally well goes out in few of them.
+        equal = min(time for time, *_ in tried) * (1000 + _EQUAL) // 1000
+        tried.sort(key=lambda one: (max(one[0], equal), one[1], one[0]))
+        done = tried[0][0] >= least
+        for place, (time, _, order, how) in enumerate(tried):
+            if time >= least:
+                break
+            if limit is None or memory_profile(order, RESIDENT).peak <= limit:
+                best, least, done = order, time, place == 0
+                break
+            smaller = windows.fitting(*how, limit) if place == 0 else None
+            if smaller is not None and (time := time_of(smaller)) < least:
+                best, least = smaller, time
+        if done:
             break  # else what is kept whole until a part of it is needed may be what takes too much
     return check_order(best)
 
@@ -136,17 +150,35 @@ class _Windows:
             found = self._caps[key] = full_bucket(instr.op, instr.axes, self.hardware)
         return found
 
+    def fitting(self, share: int, ahead: int, limit: int) -> Program | None:
+        """An order within a limit of bytes: buckets that are under way at the peak are halved until it is met."""
+        parts: dict[int, int] = {}
+        for _ in range(_HALVED):
+            program = replace(self.program, order=tuple(self.order(share, ahead, parts)))
+            profile = memory_profile(program, RESIDENT)
+            if profile.peak <= limit:
+                return program
+            at = next(i for i, event in enumerate(program.order) if profile.moment in event.members)
+            ends = {event.members: i for i, event in enumerate(program.order) if event.kind == WAIT}
+            begun = [event.members for event in program.order[: at + 1] if event.kind == START]
+            around = [members for members in begun if len(members) > 1 and at <= ends[members]]
+            for n in [n for members in around or [m for m in begun if len(m) > 1][-1:] for n in members]:
+                parts[n] = 2 * parts.get(n, 1)
+            if not parts:
+                return None
+        return None
+
     # -- buckets ----------------------------------------------------------------------------------------
 
-    def buckets(self, share: int) -> list[_Bucket]:
-        """All collectives; ``share``: buckets of this part of the usual size, 0: none."""
+    def buckets(self, share: int, parts: Mapping[int, int]) -> list[_Bucket]:
+        """All collectives; ``share``: buckets of this part of the usual size, 0: none; ``parts``: of that, for some."""
         reducing = [n for n in self.ready if self.program.instrs[n].op in _REDUCING]
         others = [n for n in self.ready if self.program.instrs[n].op not in _REDUCING]
         reducing.sort(key=lambda n: (self.ready[n], n))
         others.sort(key=lambda n: (self.deadline[n], self.ready[n], n))
-        return [*self._joined(reducing, share), *self._joined(others, share)]
+        return [*self._joined(reducing, share, parts), *self._joined(others, share, parts)]
 
-    def _joined(self, numbers: Iterable[int], share: int) -> Iterator[_Bucket]:
+    def _joined(self, numbers: Iterable[int], share: int, parts: Mapping[int, int]) -> Iterator[_Bucket]:
         open_: dict[tuple[str, ...], _Bucket] = {}
         for n in numbers:
             instr, ready, deadline = self.program.instrs[n], self.ready[n], self.deadline[n]
@@ -159,7 +191,7 @@ class _Windows:
                 and instr.node is None  # what an op exchanges inside, it waits for
                 and ready < bucket.deadline
                 and bucket.ready < deadline
-                and bucket.bytes + instr.bytes <= self.cap(key, n) // share
+                and bucket.bytes + instr.bytes <= self.cap(key, n) // (share * parts.get(n, 1))
             )
             if fits and bucket is not None:
                 bucket.add(n, ready, deadline, instr.bytes)
@@ -171,8 +203,8 @@ class _Windows:
 
     # -- when they start --------------------------------------------------------------------------------
 
-    def order(self, share: int, ahead: int) -> Iterator[Event]:
-        buckets = self.buckets(share)
+    def order(self, share: int, ahead: int, parts: Mapping[int, int] = MappingProxyType({})) -> Iterator[Event]:
+        buckets = self.buckets(share, parts)
         for bucket in buckets:
             bucket.members.sort()
             bucket.at = bucket.ready + 1

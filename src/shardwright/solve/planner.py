@@ -279,7 +279,7 @@ class Planner:
         for strict in (False, True):
             search = self.scheduled(solver, until, strict)
             search.search()
-            if search.best is None:
+            if search.suffers:
                 search.fit()
             search.raise_bound()
             best = search.best

@@ -52,6 +52,8 @@ STAND_INS = (
 nothing."""
 NEARLY = 1.015
 """A deep plan is simulated in full if its estimate is no more than this part of the least one."""
+SUFFERS = 120
+"""What fits is looked for further while it takes more than this percentage of the fastest plan that does not."""
 FULL = 2
 """So many deep plans are, at most."""
 
@@ -175,13 +177,21 @@ class Scheduled:
         fits = [one for one in self.judged if one.memory <= self.limit]
         return min(fits, key=lambda one: (one.time, one.memory), default=None)
 
+    @property
+    def suffers(self) -> bool:
+        """Whether the limit makes what fits much slower than what does not."""
+        fastest = min((one.time for one in self.judged), default=0)
+        return self.best is None or 100 * self.best.time > SUFFERS * fastest
+
     def fit(self, sums: int = 2) -> None:
-        """Plans within the limit, by the sums whose plans were fastest without one."""
+        """Plans within the limit, by the sums whose plans were fastest without one, and by all while it hurts."""
         asked = self.asked.limited(self.limit)
         failed: PlanInfeasible | None = None
         order = sorted(self.judged, key=lambda one: one.time)
         overlaps = [one.assignment.hardware.overlap for one in order]
-        for overlap in list(dict.fromkeys((*overlaps, *(one.overlap for one in STAND_INS))))[:sums]:
+        for i, overlap in enumerate(dict.fromkeys((*overlaps, *(one.overlap for one in STAND_INS)))):
+            if i >= sums and not self.suffers:
+                break
             if self.judged and self.best is not None and self.is_over():
                 break
             hardware = self.hardware.with_overlap(overlap)

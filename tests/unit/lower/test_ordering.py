@@ -208,3 +208,20 @@ def test_gradients_do_not_pile_up() -> None:
     weight = 2048 * 2048 * 4
     assert program_memory(program, RESIDENT) - program_memory(plain, RESIDENT) < 6 * weight
     assert 1 <= most_under_way(program, "reduce_scatter") <= 3
+
+
+def test_what_is_too_large_at_the_peak_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not all buckets of the step: a limit a little below the peak makes it a little slower."""
+    program, graph = step_of(512, 16)
+    plain = replace(program, order=())
+    least, most = program_memory(plain, RESIDENT), program_memory(program, RESIDENT)
+    limit = most - (most - least) // 4
+
+    def time() -> int:
+        tight = ordered(plain, H100, graph, limit=limit)
+        assert program_memory(tight, RESIDENT) <= limit
+        return simulate(tight, H100, graph).total
+
+    halved = time()
+    monkeypatch.setattr("shardwright.lower.ordering._HALVED", 0)
+    assert simulate(program, H100, graph).total <= halved < time()
