@@ -48,7 +48,9 @@ def gpt2(count: int) -> Step:
 
 
 def t5(count: int, layers: int = 6) -> Step:
-    config = transformers.T5Config(use_cache=False, dropout_rate=0.0, num_layers=layers)
+    config = transformers.T5Config(
+        use_cache=False, dropout_rate=0.0, num_layers=layers, decoder_start_token_id=0, pad_token_id=0
+    )
     with torch.device("meta"):
         model = transformers.T5ForConditionalGeneration(config)
     return _language(model, count, 512)
