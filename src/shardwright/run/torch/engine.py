@@ -26,7 +26,7 @@ import torch.distributed as dist
 from ...errors import GraphError, MeshError, SpecError
 from ...frontends.torch import dtype_name, tensor_type, torch_dtype
 from ...frontends.torch.arrays import TorchArrays
-from ...frontends.torch.updates import STATE
+from ...frontends.torch.steps.updates import STATE
 from ...ir.graph import TensorType
 from ...ir.program import Instr, Local, Program
 from ...lower.lowering import LOCAL_STEPS
@@ -39,16 +39,16 @@ from ..engine import COMPILE, LOAD, EngineBase, Executed
 from ..lifetimes import take_over
 from ..virtual import held_part
 from . import exchange
-from .agreement import Facts, inputs_digest, text_digest
 from .compiling import Forms
 from .emission import emit
 from .groups import Group, NamedGroups, ProcessGroups, ranks_along
 from .held import Held
-from .joining import has_processes, join_others, no_processes, own_device, position_of
-from .loading import check_equal, load_from_rank0
 from .private import below_autograd
-from .safety import Guard, share_text
-from .waiting import limits_of
+from .ranks.agreement import Facts, inputs_digest, text_digest
+from .ranks.joining import has_processes, join_others, no_processes, own_device, position_of
+from .ranks.loading import check_equal, load_from_rank0
+from .ranks.safety import Guard, share_text
+from .ranks.waiting import limits_of
 from .wire import moved_as, reduced_as
 
 _MOST_DIMS = 16

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...frontends.torch.updates import ADAM, SGD, STATE
+from ...frontends.torch.steps.updates import ADAM, SGD, STATE
 from ...ir.order import events_of
 from ...ir.program import Instr, Program
 from ...rules.registry import parts

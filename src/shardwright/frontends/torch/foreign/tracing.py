@@ -19,9 +19,12 @@ import torch
 from ....errors import TraceError
 from ....ir.graph import Operand, SourceLine, TensorType
 from ...ranks import COMMUNICATION
-from ..answers import Answers
+from ..capture.answers import Answers
+from ..capture.dispatch import Interrupted
+from ..capture.recorder import Recorded, Recorder
+from ..capture.sizes import WHOLE_SHAPE
+from ..capture.source import Scopes, place_of
 from ..compute import prepare
-from ..dispatch import Interrupted
 from ..dtypes import dtype_name, tensor_type
 from ..private import (
     FakeTensor,
@@ -31,10 +34,7 @@ from ..private import (
     next_sequence_number,
     unset_fake_temporarily,
 )
-from ..recorder import Recorded, Recorder
 from ..signatures import Signature, functional_form, signature, tensors_in
-from ..sizes import WHOLE_SHAPE
-from ..source import Scopes, place_of
 from .attention import FUSED as ATTENTION
 from .attention import fused, returned
 from .collectives import CALLS, NAMESPACES, group_of
