@@ -5,7 +5,7 @@ arrays it was done on, and gives the one array again.  So a stack of layers cost
 has to find out where a layer begins.
 
 - A variable with one neighbour, or with two if the table between them stays small, is eliminated.
-- A strategy goes if another one is never dearer, whatever the neighbours do.
+- A strategy goes if another one is never more expensive, whatever the neighbours do.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class _Once:
     def useful(self, cost: Ints, tables: Sequence[Ints], each: bool) -> Ints | None:
         """The strategies that no other one beats; None if those are all.
 
-        ``each`` asks for one that is never dearer in any table, however often the table counts.
+        ``each`` asks for one that is never more expensive in any table, however often the table counts.
         """
         if each:
             tables = list({id(table): table for table in tables}.values())
@@ -137,7 +137,7 @@ class _Once:
 
 
 def _may_beat(cost: Ints, tables: Sequence[Ints], each: bool) -> Mask:
-    """Of pairs of strategies whether the second is no dearer where, in each table, the first is nearest to the best."""
+    """Of pairs of strategies: does the second cost no more where, in each table, the first is nearest to the best?"""
     total = np.broadcast_to(cost, (cost.size, cost.size))
     may = total <= cost[:, None] if each else np.ones(total.shape, np.bool_)
     for table in tables:

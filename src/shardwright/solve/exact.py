@@ -52,7 +52,7 @@ def best_plan(
     """The best plan for a graph by an additive objective.
 
     ``measure`` says what a plan's Program holds, where memory is limited; ``prepared`` is what was worked out for the
-    same graph at other prices.  A ``rough`` plan of a graph that does not fold may be a little dearer than the best.
+    same graph at other prices.  A ``rough`` plan of a graph that does not fold may cost a little more than the best.
     """
     measure = measure or held_by
     asked = asked or Asked(graph)

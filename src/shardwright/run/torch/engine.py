@@ -12,10 +12,9 @@ or empty.  A group is None (all of the mesh), names of mesh axes, or a process g
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
@@ -218,18 +217,18 @@ class TorchEngine(EngineBase):
         found = inputs_digest(tensors)
         return found if isinstance(found, int) else found.value()
 
-    def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
+    def phase(self, name: str) -> AbstractContextManager[None]:
         """Work of this rank that may last, such as saving: others wait for it."""
-        return contextlib.nullcontext() if self.guard is None else self.guard.phase(name)
+        return nullcontext() if self.guard is None else self.guard.phase(name)
 
     def compare_launch(self, node: int | None) -> None:
         """Say, once, if machines do not have as many ranks as the planner took them to have."""
         if self.guard is not None:
             self.guard.compare_launch(node)
 
-    def waiting(self, what: str) -> contextlib.AbstractContextManager[None]:
+    def waiting(self, what: str) -> AbstractContextManager[None]:
         """A step that takes all ranks."""
-        return contextlib.nullcontext() if self.guard is None else self.guard.step(what)
+        return nullcontext() if self.guard is None else self.guard.step(what)
 
     # -- programs ---------------------------------------------------------------------------------------
 

@@ -17,9 +17,10 @@ from typing import Any
 
 import torch
 
+from ....errors import PACKAGE
 from ....ir.graph import SourceLine
 
-_OURS = (str(Path(__file__).parents[2]) + os.sep, str(Path(torch.__file__).parent) + os.sep, "<")
+_OURS = (f"{PACKAGE}{os.sep}", str(Path(torch.__file__).parent) + os.sep, "<")
 SPOKEN_FOR: list[SourceLine | None] = []
 """Where a program is run by somebody who knows better: the sources to use, innermost last."""
 _CLICK = f"-packages{os.sep}click{os.sep}"
