@@ -18,9 +18,9 @@ import torch
 
 from ...errors import DiscoverError, ShardwrightError
 from ...frontends.torch import prepare
-from ...frontends.torch.capture.sizes import local_sizes
 from ...frontends.torch.describe import describe
 from ...frontends.torch.kernels import KERNELS
+from ...frontends.torch.recording.sizes import local_sizes
 from ...frontends.torch.signatures import find_op, op_name, signature
 from ...ir.graph import TensorType
 from ...rules.registry import find, lookup, records

@@ -4,18 +4,18 @@ The idea: the program runs once, on fake tensors that have shapes and dtypes and
 ATen call below autograd, forward and backward alike, and writes it straight into a graph; nothing is traced twice and
 no weight is allocated.  Programs do not depend on the device: fake tensors are on the CPU, attention and dropout are
 kept whole above the dispatcher, and devices are dropped from attributes.  What the program changes (parameters,
-buffers, optimizer state, arguments) becomes updates: writes, also through views, are followed by `capture.aliasing`.
+buffers, optimizer state, arguments) becomes updates: writes, also through views, are followed by `recording.aliasing`.
 
 Ops are called ``aten.<name>`` or ``aten.<name>.<overload>``; operands are the tensor parameters in the schema's order,
-attributes all others, by name (see `signatures`).  Beside ATen's there are ``shardwright.attention`` and its backward
-(see `capture.attention`), ``shardwright.adam`` and ``sgd`` (see `steps.updates`), ``core.constraint`` and ``random.*``
-(see `random`).  Four attributes are ours: ``draw`` numbers the draws of a program, ``channels`` says how many a grouped
-convolution has in all, ``absent`` lists results that were not asked for, ``<name>_present`` says which of a list of
-optional tensors are given.
+attributes all others, by name (see `signatures`). Beside ATen's there are ``shardwright.attention`` and its backward
+(see `recording.attention`), ``shardwright.adam`` and ``sgd`` (see `steps.updates`), ``core.constraint`` and
+``random.*`` (see `random`). Four attributes are ours: ``draw`` numbers the draws of a program, ``channels`` says how
+many a grouped convolution has in all, ``absent`` lists results that were not asked for, ``<name>_present`` says which
+of a list of optional tensors are given.
 
 | file | what it holds |
 |---|---|
-| `capture/` | `capture`, `capture_step`, `Captured`: from a program to a graph, as a `Source` |
+| `recording/` | `capture`, `capture_step`, `Captured`: from a program to a graph, as a `Source` |
 | `steps/` | optimizers while a program is captured; numbers that stay alive between steps |
 | `signatures`, `dtypes` | operand or attribute; names of element types |
 | `random` | random numbers by key, step and place; PyTorch's random ops in terms of them |
@@ -26,9 +26,9 @@ optional tensors are given.
 | `foreign` | programs that somebody else made parallel, rank by rank |
 
 To extend: an operator of any namespace is captured as it is, if it says its shape (``torch.library.register_fake``);
-if a parameter repeats a size, name it in `capture.sizes`, and if a plain call is wrong on a shard, write a kernel in
+if a parameter repeats a size, name it in `recording.sizes`, and if a plain call is wrong on a shard, write a kernel in
 `kernels`; an optimizer's own step is captured; an op that devices take apart differently is kept whole in
-`capture.neutral`.
+`recording.neutral`.
 
 Not yet: complex numbers as plain arguments; sparse tensors; data-dependent shapes.
 
@@ -48,16 +48,16 @@ from ..base import PLAIN, StepForm
 
 if TYPE_CHECKING:
     from ...ir.digest import program_hash
-    from .capture.captured import Captured
-    from .capture.capturing import capture, capture_step
-    from .capture.constraint import constrain
     from .compute import Prepared, evaluate, prepare, run_graph
     from .dtypes import dtype_name, tensor_type, torch_dtype
     from .framework import TORCH
+    from .recording.captured import Captured
+    from .recording.capturing import capture, capture_step
+    from .recording.constraint import constrain
 
 _PLACES = {
-    "Captured": "capture.captured", "capture": "capture.capturing", "capture_step": "capture.capturing",
-    "constrain": "capture.constraint", "dtype_name": "dtypes",
+    "Captured": "recording.captured", "capture": "recording.capturing", "capture_step": "recording.capturing",
+    "constrain": "recording.constraint", "dtype_name": "dtypes",
     "tensor_type": "dtypes", "torch_dtype": "dtypes", "Prepared": "compute", "evaluate": "compute",
     "prepare": "compute", "run_graph": "compute", "TORCH": "framework",
 }  # fmt: skip
@@ -97,7 +97,7 @@ def source_of(
     form: StepForm = PLAIN,
 ) -> Captured:
     """A function, a module, or with ``optimizer`` or ``loss`` a training step, captured."""
-    from .capture.capturing import capture, capture_step
+    from .recording.capturing import capture, capture_step
 
     with _quiet():
         if training or optimizer is not None or loss is not None or form != PLAIN:

@@ -14,11 +14,11 @@ import torch
 from ...errors import GraphError
 from ...ir.graph import Graph, TensorType
 from . import random as _random  # noqa: F401  registers kernels
-from .capture import attention as _attention  # noqa: F401  registers operators
-from .capture.half_types import BESIDE_NUMBERS, HALF_NAMES, STATISTICS, half_norm, wide_beside_numbers
-from .capture.sizes import local_sizes, operand_sizes
 from .dtypes import tensor_type, torch_dtype
 from .kernels import KERNELS, ON_NOTHING, WITHOUT_INPUT, on_nothing
+from .recording import attention as _attention  # noqa: F401  registers operators
+from .recording.half_types import BESIDE_NUMBERS, HALF_NAMES, STATISTICS, half_norm, wide_beside_numbers
+from .recording.sizes import local_sizes, operand_sizes
 from .signatures import find_op, signature
 from .steps import updates as _updates  # noqa: F401  registers operators
 

@@ -13,8 +13,8 @@ import torch
 from ...errors import UnknownOpError
 from ...ir.graph import Attrs, Graph, TensorType
 from ...spec.op_record import OpFacts
-from .capture import attention as _attention  # noqa: F401  registers operators
 from .parts import PARTS, parts_graph
+from .recording import attention as _attention  # noqa: F401  registers operators
 from .signatures import OPTIONAL_TENSORS, TENSOR, TENSORS, find_op, op_name, signature
 from .steps.recognising import fuse_updates as fuse_updates  # asked for by name
 from .steps.updates import FORMULAS

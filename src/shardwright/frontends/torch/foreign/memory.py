@@ -14,8 +14,8 @@ from typing import Any
 
 from ....errors import TraceError
 from ....ir.graph import SourceLine, TensorType
-from ..capture.recorder import Recorder
 from ..dtypes import dtype_name
+from ..recording.recorder import Recorder
 
 UNWRITTEN = "foreign.unwritten"
 Layout = tuple[int, tuple[int, ...], tuple[int, ...]]

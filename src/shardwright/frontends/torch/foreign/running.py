@@ -41,11 +41,11 @@ from ...ranks import (
     Traced,
     whole,
 )
-from ..capture.answers import Answers
-from ..capture.dispatch import Interrupted
-from ..capture.source import Scopes, following, place_of
-from ..capture.state import named_arguments
 from ..private import FakeTensor, FakeTensorMode, tree_flatten, tree_unflatten, unset_fake_temporarily
+from ..recording.answers import Answers
+from ..recording.dispatch import Interrupted
+from ..recording.source import Scopes, following, place_of
+from ..recording.state import named_arguments
 from .attention import fused_attention
 from .exchange import Exchanges
 from .factors import factors_of_sums

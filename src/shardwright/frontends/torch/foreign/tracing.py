@@ -19,11 +19,6 @@ import torch
 from ....errors import TraceError
 from ....ir.graph import Operand, SourceLine, TensorType
 from ...ranks import COMMUNICATION
-from ..capture.answers import Answers
-from ..capture.dispatch import Interrupted
-from ..capture.recorder import Recorded, Recorder
-from ..capture.sizes import WHOLE_SHAPE
-from ..capture.source import Scopes, place_of
 from ..compute import prepare
 from ..dtypes import dtype_name, tensor_type
 from ..private import (
@@ -34,6 +29,11 @@ from ..private import (
     next_sequence_number,
     unset_fake_temporarily,
 )
+from ..recording.answers import Answers
+from ..recording.dispatch import Interrupted
+from ..recording.recorder import Recorded, Recorder
+from ..recording.sizes import WHOLE_SHAPE
+from ..recording.source import Scopes, place_of
 from ..signatures import Signature, functional_form, signature, tensors_in
 from .attention import FUSED as ATTENTION
 from .attention import fused, returned

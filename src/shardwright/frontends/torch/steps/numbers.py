@@ -23,11 +23,11 @@ from typing import Any, Self
 import torch
 
 from ....errors import TraceError
-from ..capture.aliasing import Record, read
-from ..capture.dispatch import Interrupted, RecordingMode
 from ..compute import prepare
 from ..dtypes import torch_dtype
 from ..private import DisableTorchFunction, without_modes
+from ..recording.aliasing import Record, read
+from ..recording.dispatch import Interrupted, RecordingMode
 
 Values = Callable[[str], float]
 

@@ -18,11 +18,11 @@ from typing import Any
 import torch
 
 from ....errors import TraceError
-from ..capture.aliasing import Record, read
-from ..capture.dispatch import Interrupted
-from ..capture.slots import Slot, Slots
 from ..dtypes import tensor_type
 from ..private import FakeTensor
+from ..recording.aliasing import Record, read
+from ..recording.dispatch import Interrupted
+from ..recording.slots import Slot, Slots
 from .kept_state import Place, Store, Tree, facts, is_plain_number, moving, place_of, put, put_leaf
 from .numbers import LiveNumber, Numbers
 from .optimizers import has_formula

@@ -9,7 +9,7 @@ import torch
 
 from ....errors import CheckpointError
 from ...base import BUFFER, PARAMETER
-from ..capture.slots import Slot
+from ..recording.slots import Slot
 
 Roots = Sequence[tuple[str, Any]]
 """Modules and optimizers, by name."""

@@ -16,9 +16,9 @@ import torch
 
 from ....errors import TraceError
 from ...base import OPTIMIZER
-from ..capture.dispatch import Interrupted
-from ..capture.slots import Slot, Slots
 from ..private import STEP_HOOKS, DisableTorchFunction, without_compilers, without_modes
+from ..recording.dispatch import Interrupted
+from ..recording.slots import Slot, Slots
 from . import optimizers
 from .kept_state import put
 from .live_calls import LiveCalls

@@ -11,9 +11,9 @@ import torch
 
 from ....errors import TraceError
 from ....ir.graph import TensorType
-from ..capture.recorder import Recorded
 from ..compute import prepare
 from ..dtypes import torch_dtype
+from ..recording.recorder import Recorded
 from .numbers import Numbers, Term
 
 _NUDGE = 1 + 2.0**-12

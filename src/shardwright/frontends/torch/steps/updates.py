@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from ..capture.half_types import HALF
+from ..recording.half_types import HALF
 
 ADAM, SGD = "shardwright.adam", "shardwright.sgd"
 
