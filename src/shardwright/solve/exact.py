@@ -33,6 +33,8 @@ from .routes import Price
 Share = tuple[int, int]
 EXACT = 1_000
 """Strategies of a graph up to which a rough plan is no quicker than the best."""
+ROUGHLY = 1e-4
+"""Sums stand in for schedules, from which they differ by far more than this part."""
 OPEN = 1e-3
 """A stack's plan within memory with a larger gap than this is worth another search, if the graph is small."""
 
@@ -52,7 +54,7 @@ def best_plan(
     """The best plan for a graph by an additive objective.
 
     ``measure`` says what a plan's Program holds, where memory is limited; ``prepared`` is what was worked out for the
-    same graph at other prices.  A ``rough`` plan of a graph that does not fold may be a little dearer than the best.
+    same graph at other prices.  A ``rough`` plan may cost a little more than the best: `ROUGHLY` where the graph folds.
     """
     measure = measure or held_by
     asked = asked or Asked(graph)
@@ -64,12 +66,13 @@ def best_plan(
         return limit is None or _most_bytes(graph) <= limit or measure(complete) <= limit
 
     in_layers = solver_named(solver).ACCEPTS.message_passing
+    near = ROUGHLY if rough else NEAR
     for stack in prepared.stacks(hardware) if in_layers else ():
-        found = stack.solve(_left(time_limit, began))
+        found = stack.solve(_left(time_limit, began), near)
         if found is None:
             continue
         small = stack.size <= POLISH
-        if found.gap > NEAR and small:
+        if found.gap > near and small:
             about, limit = prepared.whole(hardware), _left(time_limit, began)
             found = _better(found, partial(about.solve, solver, limit))
         if asked.memory is None or fits(found.complete):

@@ -206,15 +206,16 @@ class Stack:
         plan = DeepPlan(self, found.choices())
         return Optimum((), -(-found.lower_bound // unit), found.solver, found.late), plan
 
-    def solve(self, time_limit: float | None = None) -> Assignment | None:
-        """As `Assigner.solve` does it; None if the layers do not come out equal."""
+    def solve(self, time_limit: float | None = None, near: float = NEAR) -> Assignment | None:
+        """As `Assigner.solve` does it; None if the layers do not come out equal.  A plan this ``near`` to its bound, as
+        a part of what it costs, is good enough."""
         began = monotonic()
         first = self.optimum(True, time_limit)
         if first is None:
             return None
         bound, best = first
         timed_out, solver = bound.timed_out, bound.solver
-        if best.objective - bound.lower_bound > NEAR * best.objective:
+        if best.objective - bound.lower_bound > near * best.objective:
             left = None if time_limit is None else max(0.1, time_limit - (monotonic() - began))
             second = self.optimum(False, left)
             if second is not None:
