@@ -25,7 +25,7 @@ from ..plans.asked import Asked
 from ..plans.complete import Complete
 from ..spec.mesh import DeviceMesh
 from .memory.search import Measure, fit
-from .model import NEAR, POLISH, Assigner, Assignment
+from .model import NEAR, POLISH, ROUGHLY, Assigner, Assignment
 from .repeated.layers import SIDES, Layers, find_layers
 from .repeated.stack import Stack
 from .routes import Price
@@ -33,8 +33,6 @@ from .routes import Price
 Share = tuple[int, int]
 EXACT = 1_000
 """Strategies of a graph up to which a rough plan is no quicker than the best."""
-ROUGHLY = 1e-4
-"""Sums stand in for schedules, from which they differ by far more than this part."""
 OPEN = 1e-3
 """A stack's plan within memory with a larger gap than this is worth another search, if the graph is small."""
 
@@ -66,13 +64,12 @@ def best_plan(
         return limit is None or _most_bytes(graph) <= limit or measure(complete) <= limit
 
     in_layers = solver_named(solver).ACCEPTS.message_passing
-    near = ROUGHLY if rough else NEAR
     for stack in prepared.stacks(hardware) if in_layers else ():
-        found = stack.solve(_left(time_limit, began), near)
+        found = stack.solve(_left(time_limit, began), rough)
         if found is None:
             continue
         small = stack.size <= POLISH
-        if found.gap > near and small:
+        if found.gap > (ROUGHLY if rough else NEAR) and small:
             about, limit = prepared.whole(hardware), _left(time_limit, began)
             found = _better(found, partial(about.solve, solver, limit))
         if asked.memory is None or fits(found.complete):
