@@ -24,7 +24,6 @@ from ..ir.graph import Graph
 from ..ir.lifetimes import Use
 from ..ir.order import RUN, START, Buffer, buffer_bytes, events_of
 from ..ir.program import Program
-from ..spec.sharding import Shape, ShardingSpec
 from .memory import Live, alive_bytes, live_bytes, program_timeline
 from .overlap import program_roles
 
@@ -139,10 +138,10 @@ class _Steps(NamedTuple):
 
 
 def _steps(program: Program, rules: MemoryRules) -> tuple[_Steps, list[Buffer]]:
-    known: dict[tuple[ShardingSpec, Shape, int], int] = {}  # most shapes come once for each layer of a model
+    known: dict[tuple[int, int], int] = {}  # most shapes come once for each layer of a model; the program holds them
     sizes = []
     for local in program.values:
-        key = (local.spec, local.type.shape, local.type.item_bytes)
+        key = (id(local.spec), id(local.type))
         size = known.get(key)
         if size is None:
             size = known[key] = local.padded_bytes

@@ -14,6 +14,8 @@ import numpy as np
 
 from .problem import Floats, Ints
 
+BLOCK = 1 << 14
+"""Tables with more entries are looked at member by member: what is made of one then stays in a core's cache."""
 _add, _least = np.add.reduce, np.minimum.reduce
 
 
@@ -137,7 +139,7 @@ class Batches:
         for side in sides:
             mine = sums if side.alone else sums[side.rows]
             rest = mine - side.inbox
-            found = _least(side.table + rest[:, None, :], 2)
+            found = _passed_on(side.table, rest)
             low = _least(found, 1)
             np.subtract(found, low[:, None], out=side.outbox)
             total += float(_add(low))
@@ -170,6 +172,24 @@ class Batches:
         for link in self.links:
             total += int(link.table[picks[link.first][link.mine], picks[link.second][link.theirs]].sum())
         return total
+
+
+def _passed_on(table: Floats, rest: Floats) -> Floats:
+    """For each member and strategy there the least of what a strategy here costs, in ``rest``, and the table's entry.
+
+    Layers in the middle of a stack mostly say the same, to the bit: neighbours that do are looked at once.
+    """
+    members, size = len(rest), table.size
+    if members * size <= BLOCK:
+        found: Floats = _least(table + rest[:, None, :], 2)
+        return found
+    first = np.flatnonzero(np.append(True, (rest[1:] != rest[:-1]).any(1)))
+    found = np.empty((first.size, len(table)))
+    sums = np.empty(table.shape)
+    for row, at in enumerate(first.tolist()):
+        np.add(table, rest[at], out=sums)
+        _least(sums, 1, out=found[row])
+    return found if first.size == members else np.repeat(found, np.diff(first, append=members), 0)
 
 
 def _slice(rows: Ints) -> Ints | slice:

@@ -30,6 +30,8 @@ NUDGED = 48
 """So many sweeps are then made with a preference."""
 SLOW = 2e-6
 """Where a sweep raises the bound by no more than this part of it, it hardly rises any more."""
+ROUGH = 50
+"""A rough choice will do if it rises by no more than so many times that."""
 ROOM = 1e-4
 """As a part of the bound: how far beyond it choices are looked for then, at first."""
 BLUR = 4.0
@@ -59,10 +61,13 @@ class Swept:
     bound: float
     late: bool = False
 
+    near: float = 0.0
+    """They meet if they are no further apart than this part of the bound."""
+
     @property
     def settled(self) -> bool:
         """Whether the two meet."""
-        return self.cost - self.bound <= blur(self.bound)
+        return self.cost - self.bound <= max(blur(self.bound), self.near * abs(self.bound))
 
     @property
     def lower_bound(self) -> int:
@@ -79,10 +84,10 @@ def sweep(batches: Batches, until: float = inf, rough: bool = False, narrowed: b
 
     Once the bound hardly rises, only strategies are looked at whose slack is within some room above it.  The best
     choice of those is the best of all if it is within the room: every other one is beyond.  If a ``rough`` choice will
-    do, that is looked for sooner; if the bound will, not at all (``narrowed``).
+    do, one that is `CLOSE` is enough, and they are looked at sooner; if the bound will, not at all (``narrowed``).
     """
-    found = Swept([], 1 << 62, -inf)
-    turns, enough, room, slow = 0, 2, ROOM * (10 if rough else 1), SLOW * (50 if rough else 1)
+    found = Swept([], 1 << 62, -inf, near=CLOSE if rough else 0.0)
+    turns, enough, room, slow = 0, 2, ROOM, SLOW * (ROUGH if rough else 1)
     while True:
         rise = inf
         while turns < enough or (turns < SWEEPS and rise > slow * abs(found.bound)):
@@ -94,14 +99,15 @@ def sweep(batches: Batches, until: float = inf, rough: bool = False, narrowed: b
                 _round(batches, found)
             if found.settled or found.late:
                 return found
-        if not narrowed:
+        if rough or not narrowed:
             _round(batches, found)
-            return found
+            if found.settled or not narrowed:
+                return found
         slack, bound = batches.slack()
         found.bound = max(found.bound, bound)
         beyond = found.bound + room * abs(found.bound)
         few = narrow(batches, slack, beyond - found.bound)
-        inner = _settle(few.batches, until)
+        inner = _settle(few.batches, until, found.near)
         if inner.cost + few.offset < found.cost:
             found.picks, found.cost = few.wide(inner.picks), inner.cost + few.offset
         found.late = inner.late
@@ -111,11 +117,12 @@ def sweep(batches: Batches, until: float = inf, rough: bool = False, narrowed: b
         enough, room = min(SWEEPS, turns + ROUND), 4 * room
 
 
-def warm(batches: Batches, until: float = inf) -> None:
+def warm(batches: Batches, until: float = inf, rough: bool = False) -> None:
     """Sweep until the bound hardly rises: for messages that others start from."""
+    slow = SLOW * (ROUGH if rough else 1)
     before, bound = -inf, batches.sweep()
     for _ in range(SWEEPS):
-        if bound - before <= SLOW * abs(bound) or monotonic() > until:
+        if bound - before <= slow * abs(bound) or monotonic() > until:
             break
         before, bound = bound, batches.sweep()
 
@@ -127,9 +134,9 @@ def _round(batches: Batches, found: Swept) -> None:
         found.picks, found.cost = picks, cost
 
 
-def _settle(batches: Batches, until: float) -> Swept:
+def _settle(batches: Batches, until: float, near: float) -> Swept:
     """Sweep until bound and choice meet; where the bound stands still before they do, with a preference for a while."""
-    found = Swept([], 1 << 62, -inf)
+    found = Swept([], 1 << 62, -inf, near=near)
     since = nudged = 0
     for turn in range(1, SWEEPS + 1):
         bound = batches.sweep()

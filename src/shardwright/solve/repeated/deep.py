@@ -218,17 +218,18 @@ class Deep:
 
     # -- solving ------------------------------------------------------------------------------------------
 
-    def solve(self, seconds: float | None = None, narrowed: bool = True) -> DeepChoice:
-        """Sweep until bound and choice meet, the bound stands still, or time is up.
+    def solve(self, seconds: float | None = None, narrowed: bool = True, rough: bool = False) -> DeepChoice:
+        """Sweep until bound and choice meet, the bound stands still, or time is up; sooner for a ``rough`` choice, or
+        where only the bound counts and nothing is ``narrowed``.
 
         A stack without the layers left out is solved first: from its messages, a deep one takes a few sweeps.
         """
         until = float("inf") if seconds is None else monotonic() + seconds
         if self.out:
             shallow = Deep(self.inner, 0)
-            warm(shallow.batches, until)
+            warm(shallow.batches, until, rough)
             self.start_from(shallow)
-        found = sweep(self.batches, until, not narrowed, narrowed)
+        found = sweep(self.batches, until, rough or not narrowed, narrowed)
         cost, bound = found.cost + self.offset, found.lower_bound + self.offset
         return DeepChoice(self.inner, self.out, self.picked(found.picks), cost, bound, found.late, "messages")
 
