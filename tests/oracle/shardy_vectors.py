@@ -2,9 +2,9 @@
 
 Prints for each file how many cases passed and failed, and how many were skipped, by tag.  A case is skipped if
 it needs a manual computation, a pass or an op family that is not built yet, or if its record lacks what decides it: a
-callee, the body of a loop, or callers (a function that others call is judged with them, see `flows`).  Programs that Shardy leaves unfinished are compared by what it
-leaves to later passes as well (`unsaid`); how many passed so is printed, by what that is.  ``-v`` also prints why
-cases failed.
+callee, the body of a loop, or callers (a function that others call is judged with them, see `flows`).  Programs that
+Shardy leaves unfinished are compared by what it leaves to later passes as well (`unsaid`); how many passed so is
+printed, by what that is.  ``-v`` also prints why cases failed.
 """
 
 from __future__ import annotations

@@ -40,6 +40,8 @@ class Writer:
     # -- values ---------------------------------------------------------------------------------------------
 
     def input(self, shape: Sequence[int], dtype: str | None = None, kind: str = "normal", limit: int = 0) -> Ref:
+        if kind == "below" and not limit:
+            raise Unfit  # nothing to index
         fill = Fill(tuple(shape), dtype or self.floating, self.random.randrange(1 << 16), kind, limit)
         return self._add(fill, argument(fill, self.frontend))
 

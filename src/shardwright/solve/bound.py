@@ -33,10 +33,12 @@ from ..ir.graph import Graph
 from ..ir.order import BUCKETED
 from ..optimize.problem import Ints
 from ..propagation.complete import Complete
-from ..spec.axes import AxisRef
+from ..spec.axes import Axes, AxisRef
+from ..spec.sharding import ShardingSpec
 from .model import FINE, Assigner
 from .readers import Group
 from .routes import RouteBook
+from .strategies import orders_in
 
 WHOLE = 1000
 """Shares are whole numbers of this part."""
@@ -254,17 +256,26 @@ def last_needed_by_several(graph: Graph) -> int:
     return -1
 
 
-def is_even(complete: Complete) -> bool:
-    """Whether all shards are of one size: plans of other splits are not what bounds speak of."""
-    graph = complete.graph
+def is_foreseen(complete: Complete, asked: Iterable[ShardingSpec]) -> bool:
+    """Whether a plan is one of those that bounds speak of: all shards are of one size, and axes of a dim stand in the
+    order of the mesh, or of what was asked."""
+    graph, mesh = complete.graph, complete.mesh
     pairs = list(zip(graph.inputs, complete.inputs))
     for decision in complete.decisions:
         node = graph.nodes[decision.node]
         pairs += zip((*node.inputs, *node.results), (*decision.operands, *decision.results))
     seen = {(graph.type(value).shape, spec) for value, spec in pairs}
-    return all(size % dim.shards == 0 for shape, spec in seen for size, dim in zip(shape, spec.dims))
+    even = all(size % dim.shards == 0 for shape, spec in seen for size, dim in zip(shape, spec.dims))
+    orders = (mesh.axes, *orders_in(mesh, asked))
+    dims = {dim.axes for _, spec in seen for dim in spec.dims}
+    return even and all(any(_in_order(axes, order) for order in orders) for axes in dims)
+
+
+def _in_order(axes: Axes, order: Axes) -> bool:
+    places = [next(i for i, axis in enumerate(order) if axis.overlaps(part)) for part in axes if part.size > 1]
+    return places == sorted(places)
 
 
 _OF_ONE_PARAMETER = 4
 """A parameter and its moments: what more pieces of new state need is needed by several parameters."""
-__all__ = ["WHOLE", "Neighbours", "Shares", "best_price", "full_price", "is_even", "shares_of", "weighted_price"]
+__all__ = ["WHOLE", "Neighbours", "Shares", "best_price", "full_price", "is_foreseen", "shares_of", "weighted_price"]

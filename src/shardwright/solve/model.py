@@ -47,7 +47,7 @@ from .polish import polish
 from .price import price
 from .readers import Demand, Group
 from .routes import TOO_DEAR, Price, RouteBook, Routes
-from .strategies import Space, Way
+from .strategies import Space, Way, orders_in
 from .tighten import tighten
 
 FINE = 60
@@ -132,7 +132,8 @@ class Assigner:
         self.allows, self.offer, self.stays = asked.allows, asked.offer, asked.stays
         self.hardware = self.hardware.on(self.mesh)
         self.roles = graph_roles(graph)
-        self.space = Space(graph, self.mesh, self.hardware, self.uneven)
+        orders = orders_in(self.mesh, (*self.given.values(), *self.out_specs.values()))
+        self.space = Space(graph, self.mesh, self.hardware, self.uneven, orders)
         self.book = RouteBook(self.mesh, self.hardware, asked.most_gathered)
         self.updates = {output: graph.inputs[i] for i, output in graph.updates}
         self.kept = frozenset(self.updates.values())
@@ -203,10 +204,9 @@ class Assigner:
             found = tuple(w for w in found if all(map(allows, values, (*w.operands, *w.results))))
             if not found:
                 raise PlanInfeasible(f"no way to carry out node {n} {node.op} is allowed")
-        fixed = [(r, self.given[value].closed()) for r, value in enumerate(node.results) if value in self.given]
-        fitting = tuple(way for way in found if all(way.results[r].same_layout(spec) for r, spec in fixed))
-        # What no way leaves is made by a reshard right after.
-        return self._same(found if not fixed or not fitting else fitting)
+        # What a way does not leave as it is asked for is made so by a reshard right after, which may be cheaper than to
+        # compute it so.
+        return self._same(found)
 
     def _same(self, ways: Ways) -> Ways:
         """The one object for all equal lists; lists that are kept by the space are that already."""
