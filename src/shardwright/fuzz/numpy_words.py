@@ -361,7 +361,7 @@ def _plain(dtype: str) -> str:
 
 WORDS: tuple[tuple[int, Word], ...] = (
     (3, unary), (1, jump), (1, root), (4, binary), (1, quotient), (1, integers), (1, logic), (2, compare), (2, cast),
-    (4, reduce), (1, norm), (4, matmul), (2, einsum), (1, tensordot), (1, outer), (3, transpose), (5, reshape), (1, squeeze),
-    (3, index), (2, write), (2, gather), (3, concat), (2, pad), (2, shift), (2, repeat), (2, scan), (2, order),
-    (2, deep), (1, attention), (1, loss), (1, triangle), (1, clip), (1, created), (1, several), (1, fresh),
+    (4, reduce), (1, norm), (4, matmul), (2, einsum), (1, tensordot), (1, outer), (3, transpose), (5, reshape),
+    (1, squeeze), (3, index), (2, write), (2, gather), (3, concat), (2, pad), (2, shift), (2, repeat), (2, scan),
+    (2, order), (2, deep), (1, attention), (1, loss), (1, triangle), (1, clip), (1, created), (1, several), (1, fresh),
 )  # fmt: skip

@@ -19,7 +19,7 @@ behind it, and what leads to state alone, so these are nobody's neighbours.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -256,19 +256,24 @@ def last_needed_by_several(graph: Graph) -> int:
     return -1
 
 
-def is_foreseen(complete: Complete, asked: Iterable[ShardingSpec]) -> bool:
-    """Whether a plan is one of those that bounds speak of: all shards are of one size, and axes of a dim stand in the
-    order of the mesh, or of what was asked."""
+def is_foreseen(complete: Complete, given: Mapping[int, ShardingSpec], outs: Iterable[ShardingSpec]) -> bool:
+    """Whether a plan is one of those that bounds speak of: all shards are of one size, axes of a dim stand in the order
+    of the mesh or of what was asked, and what was asked of a value is what its op leaves."""
     graph, mesh = complete.graph, complete.mesh
     pairs = list(zip(graph.inputs, complete.inputs))
     for decision in complete.decisions:
         node = graph.nodes[decision.node]
         pairs += zip((*node.inputs, *node.results), (*decision.operands, *decision.results))
     seen = {(graph.type(value).shape, spec) for value, spec in pairs}
-    even = all(size % dim.shards == 0 for shape, spec in seen for size, dim in zip(shape, spec.dims))
-    orders = (mesh.axes, *orders_in(mesh, asked))
+    fits = all(size % dim.shards == 0 for shape, spec in seen for size, dim in zip(shape, spec.dims))
+    orders = (mesh.axes, *orders_in(mesh, (*given.values(), *outs)))
     dims = {dim.axes for _, spec in seen for dim in spec.dims}
-    return even and all(any(_in_order(axes, order) for order in orders) for axes in dims)
+    for value, spec in given.items():
+        producer = graph.values[value].producer
+        if producer is not None:
+            n, result = producer
+            fits = fits and complete.decisions[n].results[result].same_layout(spec.closed())
+    return fits and all(any(_in_order(axes, order) for order in orders) for axes in dims)
 
 
 def _in_order(axes: Axes, order: Axes) -> bool:

@@ -204,9 +204,10 @@ class Assigner:
             found = tuple(w for w in found if all(map(allows, values, (*w.operands, *w.results))))
             if not found:
                 raise PlanInfeasible(f"no way to carry out node {n} {node.op} is allowed")
-        # What a way does not leave as it is asked for is made so by a reshard right after, which may be cheaper than to
-        # compute it so.
-        return self._same(found)
+        fixed = [(r, self.given[value].closed()) for r, value in enumerate(node.results) if value in self.given]
+        fitting = tuple(way for way in found if all(way.results[r].same_layout(spec) for r, spec in fixed))
+        # What no way leaves is made by a reshard right after.
+        return self._same(found if not fixed or not fitting else fitting)
 
     def _same(self, ways: Ways) -> Ways:
         """The one object for all equal lists; lists that are kept by the space are that already."""

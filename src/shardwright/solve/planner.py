@@ -169,12 +169,16 @@ class Planner:
         ), lower_bound)  # fmt: skip
 
     def bounded(self, plan: Plan, bound: int) -> Plan:
-        """A plan with a bound of all plans with even splits whose axes stand in the order of the mesh, or as asked.
+        """A plan with a bound of all plans with even splits whose axes stand in the order of the mesh, or as asked, and
+        whose ops leave values as asked.
 
         Nothing is known of other plans, nor where a compiler makes one pass of several ops, which no sum over ops
         foresees.
         """
-        if self.hardware.compiled or (bound > plan.cost.objective and not is_foreseen(plan.complete, self.shardings)):
+        asked = self.asked
+        if self.hardware.compiled or (
+            bound > plan.cost.objective and not is_foreseen(plan.complete, asked.given, asked.out_specs.values())
+        ):
             return replace(plan, lower_bound=0)
         if bound > plan.cost.objective:
             raise BoundError(
@@ -183,11 +187,6 @@ class Planner:
                 help="this is a mistake in Shardwright; please report it with the program",
             )
         return replace(plan, lower_bound=bound)
-
-    @property
-    def shardings(self) -> list[ShardingSpec]:
-        """All that were asked for."""
-        return [*self.asked.given.values(), *self.asked.out_specs.values()]
 
     @property
     def limit(self) -> int:

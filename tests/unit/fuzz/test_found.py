@@ -40,7 +40,7 @@ FOUND = {
     "a part of an axis": Case(
         program([(2, 1, 6, 2)] * 3, call("swn.attention", A, B, C)),
         Request("x=4, y=1", "simple", in_specs=(None, None, "[_, y, _, x:(1)2]"))),
-    # ... and of those that compute a value otherwise than it is asked for, and reshard it.
+    # ... and says nothing of those that compute a value otherwise than it is asked for, and reshard it.
     "a constraint on what is computed otherwise": Case(
         FuzzProgram((Fill((2, 3), "int64", 0, "below", 2), Fill((3,), "int64", 0)),
                     (call("np.equal", A, B), call("np.where", C, A, 1)), (3,), constraints=((3, "[_, _]"),)),
