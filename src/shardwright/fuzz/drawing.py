@@ -103,9 +103,11 @@ class Writer:
     def size(self) -> int:
         return self.one(SIZES)  # type: ignore[no-any-return]
 
-    def dim(self, ref: Ref) -> int:
-        """A dim, counted from either end."""
+    def dim(self, ref: Ref, scalars: bool = False) -> int:
+        """A dim, counted from either end; 0 of ``scalars``, where the framework takes that."""
         rank = self.rank(ref)
+        if not rank and scalars:
+            return 0
         if not rank:
             raise Unfit
         d = self.random.randrange(rank)

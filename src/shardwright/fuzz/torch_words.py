@@ -351,25 +351,25 @@ def repeat(w: Writer) -> None:
 
 
 def scan(w: Writer) -> None:
-    x = w.ranked(1, floating=True)
+    x = w.ranked(0, floating=True)
     function = w.one(("cumsum", "cumsum", "logcumsumexp", "cumprod", "cummax"))
     if function == "cummax" and not apart(w.of(x)):
         raise Unfit
-    made = w.call(f"torch.{function}", x, w.dim(x))
+    made = w.call(f"torch.{function}", x, w.dim(x, scalars=True))
     if function == "cummax":
         w.call("[]", made, 0)
 
 
 def order(w: Writer) -> None:
-    x = w.ranked(1, floating=True)
-    d = w.dim(x)
+    x = w.ranked(0, floating=True)
+    d = w.dim(x, scalars=True)
     if not apart(w.of(x), d):
         raise Unfit
     function = w.one(("sort", "argmax", "topk", "max", "argsort", "median", "kthvalue", "msort", "aminmax"))
     if function == "topk":
-        w.part(w.call("torch.topk", x, w.random.randint(1, max(1, w.shape(x)[d])), dim=d))
+        w.part(w.call("torch.topk", x, w.random.randint(1, max(1, (w.shape(x) or (1,))[d])), dim=d))
     elif function == "kthvalue":
-        w.part(w.call("torch.kthvalue", x, w.random.randint(1, max(1, w.shape(x)[d])), dim=d))
+        w.part(w.call("torch.kthvalue", x, w.random.randint(1, max(1, (w.shape(x) or (1,))[d])), dim=d))
     elif function == "msort":
         w.call("torch.msort", x)
     elif function == "aminmax":
@@ -381,8 +381,8 @@ def order(w: Writer) -> None:
 
 
 def softmax(w: Writer) -> None:
-    x = w.ranked(1, floating=True)
-    w.call(f"torch.{w.one(('softmax', 'log_softmax'))}", x, w.dim(x))
+    x = w.ranked(0, floating=True)
+    w.call(f"torch.{w.one(('softmax', 'log_softmax'))}", x, w.dim(x, scalars=True))
 
 
 def norm(w: Writer) -> None:

@@ -270,6 +270,7 @@ class _Call:
 def orders_in(mesh: DeviceMesh, specs: Iterable[ShardingSpec]) -> tuple[Axes, ...]:
     """The orders in which shardings have the axes of a mesh, or parts of them, where these are not the mesh's own.
 
+    >>> from ..spec.axes import axes_text
     >>> mesh = DeviceMesh("x=4, y=2")
     >>> asked = (ShardingSpec(mesh, ["y+x"]), ShardingSpec(mesh, ["x:(1)2", "y"]), ShardingSpec(mesh, ["y", "x"]))
     >>> [axes_text(axes) for axes in orders_in(mesh, asked)]

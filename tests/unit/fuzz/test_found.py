@@ -103,6 +103,15 @@ FOUND_TORCH = {
     # A device without query heads gives keys and values no gradient.
     "grouped attention on more devices than heads": Case(
         GROUPED, Request("x=3, y=2", in_specs=("[y, x, _, _]", None, None))),
+    # A dim of a stack is one of the result; of a 0-d tensor dim 0 is taken.
+    "unbind, whose gradient stacks scalars": Case(
+        backward(floats((5,)), call("torch.unbind", A), call("[]", B, 1)), Request("x=2")),
+    **{f"{what} of a scalar": Case(
+        FuzzProgram(floats((4,)), (call("torch.sum", A), call(f"torch.{what}", B, 0)), (2,), "torch"), Request("x=2"))
+        for what in ("cumsum", "cumprod", "logsumexp", "mean")},
+    "lookup in a scalar": Case(
+        FuzzProgram((*floats((4,)), below(1, 1)), (call("torch.sum", A), call("torch.index_select", C, 0, B)),
+                    (3,), "torch"), Request("x=2")),
 }  # fmt: skip
 
 
