@@ -128,8 +128,10 @@ def places(index: FieldArray, size: int) -> Places:
 
 def take(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
     x, index = operands
+    if not x.shape and not call.shape:
+        return x  # PyTorch's only row of a 0-d tensor
     axis = call.attrs.get("axis")
-    if axis is None or not x.shape:
+    if axis is None:
         x, axis = x.map(np.ravel), 0
     at = places(index, x.shape[axis])
     return x.map(lambda part: np.take(part, at, axis=axis))  # type: ignore[no-any-return]
