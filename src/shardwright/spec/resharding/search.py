@@ -90,7 +90,7 @@ def find_steps(
 
 
 def _searched(space: Space, source: ShardingSpec, target: ShardingSpec, idle: bool) -> list[Move]:
-    """The cheapest moves, where shards are uneven also with axes cut finer than either sharding cuts them.
+    """Moves at least cost; where shards are uneven also with axes cut finer than either sharding cuts them.
 
     Even shards go by counts, for which `permute` cuts axes as it needs; uneven ones have to be the same pieces.
     """
@@ -183,7 +183,7 @@ def _without(spec: ShardingSpec, names: Collection[str]) -> ShardingSpec:
 
 
 def _search(space: Space, start: Layout, goal: Layout) -> list[Move]:
-    """The cheapest moves from one layout to another."""
+    """The cheapest moves from one layout to another, or the best after `EXPANSIONS` layouts."""
     bound = bound_to(space, goal)
     limit, plain = plain_way(space, start, goal)
     least, left = bound(start)
