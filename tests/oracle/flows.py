@@ -35,7 +35,7 @@ def needs_joining(record: Record) -> bool:
 
 def joined(record: Record, file: Sequence[Record]) -> Record:
     """The record with its callees in it and with an edge wherever control flow hands a value on."""
-    whole = any("pipeline" in name for name, _ in record["passes"])
+    whole = any("pipeline" in name or "reshards" in name for name, _ in record["passes"])
     sides = {side: _Joined(side, file, whole).of(record) for side in ("input", "expected")}
     return {**record, **sides, "tags": [tag for tag in record["tags"] if tag not in TAGS]}
 
@@ -146,9 +146,8 @@ class _Joined:
         name = name.removeprefix("@")
         if name in inside:
             raise Unknown("a function that calls itself")
-        callee = _nearest(record, name, self.file)
-        types = [self.types[operand]["shape"] for operand in operands]
-        if callee is None or [arg["shape"] for arg in callee["input"]["args"]] != types:
+        callee = _nearest(record, name, [self.types[operand]["shape"] for operand in operands], self.file)
+        if callee is None:
             raise Unknown("a callee that is not in the file")
         return callee
 
@@ -173,13 +172,16 @@ def _results(side: Any) -> list[int]:
     return [id for op in side["ops"] for id in op["results"]]
 
 
-def _nearest(record: Record, name: str, file: Sequence[Record]) -> Record | None:
-    """The function of that name in the same module: the nearest one in the file with no other `main` between."""
+def _nearest(record: Record, name: str, shapes: list[Any], file: Sequence[Record]) -> Record | None:
+    """The function of that name and operands in the same module: the nearest in the file, with no `main` between."""
     here = next(i for i, other in enumerate(file) if other is record)
-    for way in (range(here + 1, len(file)), range(here - 1, -1, -1)):
-        for i in way:
-            if file[i].get("file") != record.get("file") or (file[i].get("func") == "main" and record is not file[i]):
-                break
-            if file[i].get("func") == name and "input" in file[i]:
-                return file[i]
-    return None
+    found = []
+    for step in (1, -1):
+        i = here + step
+        while 0 <= i < len(file) and file[i].get("file") == record["file"] and file[i].get("func") != "main":
+            other = file[i]
+            if other.get("func") == name and "input" in other:
+                if [arg["shape"] for arg in other["input"]["args"]] == shapes:
+                    found.append((abs(i - here), other))
+            i += step
+    return min(found, key=lambda pair: pair[0], default=(0, None))[1]

@@ -104,7 +104,7 @@ def judge(record: dict[str, Any], file: Sequence[dict[str, Any]] = ()) -> str:
     """What is wrong, or nothing; the ``file`` holds what the record calls."""
     if "input" not in record:
         return judge_rule(record) if "rule" in record else judge_program(record)
-    if needs_joining(record) and not set(odd_tags(record)) - TAGS and "propaga" in str(record["passes"]):
+    if needs_joining(record) and not set(odd_tags(record)) - TAGS:
         return judge_joined(record, file)
     odd = odd_tags(record)
     if odd:
@@ -309,6 +309,11 @@ def judge_joined(record: dict[str, Any], file: Sequence[dict[str, Any]]) -> str:
         whole = joined(record, file)
     except Unknown as unknown:
         raise Skip(str(unknown)) from None
+    names = " ".join(name for name, _ in record["passes"])
+    if "sdy-insert-explicit-reshards" in names and "call" in record["tags"]:
+        return judge_explicit(whole)
+    if "propaga" not in names:
+        raise Skip(odd_tags(record)[0])
     if _axes_in(whole["expected"]) - _axes_in(whole["input"]):
         raise Skip("a body that is not in the record")
     return judge_propagation(whole)

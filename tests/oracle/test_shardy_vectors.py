@@ -27,7 +27,7 @@ FULL_FILES = {
     "reshard_to_collectives.json": 65,
     "import.json": 17,
     "rules.json": 86,
-    "insert_explicit_reshards.json": 230,
+    "insert_explicit_reshards.json": 236,
     "jax_cases.json": 16,
 }
 
@@ -120,6 +120,15 @@ def test_a_callee_is_judged_with_its_caller() -> None:
     assert "where Shardy has" in judge(caller, file)
     with pytest.raises(Skip, match="a callee that is not in the file"):
         judge(caller, [caller])
+
+
+def test_reshards_before_and_inside_calls_are_counted() -> None:
+    file = records("control_flow")
+    caller = next(r for r in file if r["func"] == "one_argument_to_multiple_calls")
+    assert judge(caller, file) == ""
+    (given,) = caller["expected"]["args"]
+    given["sharding"] = caller["expected"]["ops"][0]["shardings"][0]
+    assert "bytes where Shardy needs" in judge(caller, file)
 
 
 # What Shardy leaves unsaid is counted, not waived: each record passes, and fails once Shardy's program is made
