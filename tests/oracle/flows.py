@@ -180,8 +180,11 @@ def _nearest(record: Record, name: str, shapes: list[Any], file: Sequence[Record
         i = here + step
         while 0 <= i < len(file) and file[i].get("file") == record["file"] and file[i].get("func") != "main":
             other = file[i]
-            if other.get("func") == name and "input" in other:
-                if [arg["shape"] for arg in other["input"]["args"]] == shapes:
-                    found.append((abs(i - here), other))
+            if other.get("func") == name and "input" in other and _shapes(other) == shapes:
+                found.append((abs(i - here), other))
             i += step
     return min(found, key=lambda pair: pair[0], default=(0, None))[1]
+
+
+def _shapes(callee: Record) -> list[Any]:
+    return [arg["shape"] for arg in callee["input"]["args"]]
