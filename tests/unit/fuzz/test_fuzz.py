@@ -98,6 +98,26 @@ def test_every_word_is_said_and_every_way_taken() -> None:
     assert len(WORDS) > 25
 
 
+@pytest.mark.long
+def test_every_word_is_said_in_torch() -> None:
+    pytest.importorskip("torch")
+    spoken = {call.function for seed in range(600) for call in draw_program(seed, "torch").calls}
+    functions = {"torch.scatter", "torch.scatter_add", "torch.scatter_reduce", "torch.index_put", "torch.index_fill",
+                 "torch.gather", "F.embedding", "torch.cumsum", "torch.cumprod", "torch.cummax", "torch.sort",
+                 "torch.topk", "torch.median", "F.conv1d", "F.conv2d", "F.batch_norm", "F.group_norm", "F.layer_norm",
+                 "F.scaled_dot_product_attention", "[]=", ".add_", ".zero_", ".to", "torch.remainder", "F.pad",
+                 "torch.unbind", "torch.logical_and"}  # fmt: skip
+    assert functions <= spoken
+    assert len(spoken) > 150
+
+
+def test_plans_that_take_long_are_on_small_meshes_mostly() -> None:
+    requests = [case.request for seed in range(300) for case in draw_cases(seed)]
+    long = [request for request in requests if request.uneven or request.memory is not None]
+    large = [request for request in long if request.mesh.count("=") == 3]
+    assert 0 < len(large) < 0.15 * len(long)
+
+
 def test_a_program_prints_as_what_it_computes() -> None:
     """The script of a case, run as a reader would, prints the numbers that the program gives."""
     for seed in range(12):
