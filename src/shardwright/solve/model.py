@@ -47,7 +47,7 @@ from .polish import polish
 from .price import price
 from .readers import Demand, Group
 from .routes import TOO_DEAR, Price, RouteBook, Routes
-from .strategies import Space, Way
+from .strategies import Space, Way, orders_in
 from .tighten import tighten
 
 FINE = 60
@@ -134,7 +134,8 @@ class Assigner:
         self.allows, self.offer, self.stays = asked.allows, asked.offer, asked.stays
         self.hardware = self.hardware.on(self.mesh)
         self.roles = graph_roles(graph)
-        self.space = Space(graph, self.mesh, self.hardware, self.uneven)
+        orders = orders_in(self.mesh, (*self.given.values(), *self.out_specs.values()))
+        self.space = Space(graph, self.mesh, self.hardware, self.uneven, orders)
         self.book = RouteBook(self.mesh, self.hardware, asked.most_gathered)
         self.updates = {output: graph.inputs[i] for i, output in graph.updates}
         self.kept = frozenset(self.updates.values())

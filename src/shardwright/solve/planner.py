@@ -39,7 +39,7 @@ from ..rules.registry import fuse_updates
 from ..spec.axes import Axes
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
-from .bound import is_even
+from .bound import is_foreseen
 from .exact import assigner_of, best_plan, held_by
 from .model import Assigner, Assignment
 from .recipes import DISTINCT, RECIPES
@@ -174,12 +174,16 @@ class Planner:
         ), lower_bound)  # fmt: skip
 
     def bounded(self, plan: Plan, bound: int) -> Plan:
-        """A plan with a bound of all plans with even splits.
+        """A plan with a bound of all plans with even splits whose axes stand in the order of the mesh, or as asked, and
+        whose ops leave values as asked.
 
-        Nothing is known of plans with others, nor where a compiler makes one pass of several ops, which no sum over ops
+        Nothing is known of other plans, nor where a compiler makes one pass of several ops, which no sum over ops
         foresees.
         """
-        if self.hardware.compiled or (bound > plan.cost.objective and not is_even(plan.complete)):
+        asked = self.asked
+        if self.hardware.compiled or (
+            bound > plan.cost.objective and not is_foreseen(plan.complete, asked.given, asked.out_specs.values())
+        ):
             return replace(plan, lower_bound=0)
         if bound > plan.cost.objective:
             raise BoundError(

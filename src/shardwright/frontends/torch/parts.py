@@ -76,6 +76,8 @@ def _wide(x: Any) -> Any:
 
 
 def _dims(x: Any, dim: Any) -> list[int]:
+    if not x.dim():
+        return []  # of a 0-d tensor dim 0 may be named, which it has not
     named = range(x.dim()) if dim is None or dim == () else [dim] if isinstance(dim, int) else dim
     return [d % x.dim() for d in named]
 
