@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,6 +19,9 @@ from .exits import Verbs
 from .fuzzing import fuzz
 from .output import for_file, for_folder, write_file
 from .proving import prove
+
+if TYPE_CHECKING:
+    from ..discover.emit.files import Form
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
@@ -40,6 +44,9 @@ for _command in (*planning.COMMANDS, *checking.COMMANDS, *looking.COMMANDS, prov
 @click.option("--json", "form", flag_value="json", help="Print the same as JSON.")
 @click.option("--emit", type=click.Path(path_type=Path), metavar="DIR", callback=for_folder,
               help="Write DTensor code and its tests to DIR.")  # fmt: skip
+@click.option("--style", type=click.Choice(["file", "public", "upstream"]), default="file", show_default=True,
+              help="With --emit: a file that registers single-dim strategies; one by the public register_sharding; or "
+              "a contribution to PyTorch: the functions, typed, for all overloads, a test, the words.")  # fmt: skip
 @click.option("--spawned", is_flag=True, help="With --emit: tests that start one process a rank (DTensorTestBase).")
 @click.option("--call", "calls", multiple=True, metavar="CALL",
               help="A call to start from: \"op(f32[8, 6], f32[6], dim=1)\"; may be given several times.")  # fmt: skip
@@ -58,6 +65,7 @@ def discover(
     operators: tuple[str, ...],
     form: str | None,
     emit: Path | None,
+    style: Form,
     spawned: bool,
     calls: tuple[str, ...],
     modules: tuple[str, ...],
@@ -84,7 +92,7 @@ def discover(
     elif not operators:
         raise click.UsageError("name an operator, or say --all")
     else:
-        _discover_some(operators, form, emit, spawned, quick, calls, modules, backward, out)
+        _discover_some(operators, form, emit, spawned, style, quick, calls, modules, backward, out)
 
 
 def _discover_some(
@@ -92,6 +100,7 @@ def _discover_some(
     form: str | None,
     emit: Path | None,
     spawned: bool,
+    style: Form,
     quick: bool,
     calls: tuple[str, ...],
     modules: tuple[str, ...],
@@ -107,7 +116,7 @@ def _discover_some(
 
     if calls and len(operators) > 1:
         raise click.UsageError("--call is for one operator")
-    imported = _imported(operators, modules)
+    _import(modules)
     statements = [s for operator in operators for s in find(operator, QUICK if quick else THOROUGH, calls, backward)]
     if form == "json":
         text = as_json(statements[0]) if len(statements) == 1 else json.dumps([*map(as_dict, statements)], indent=2)
@@ -118,19 +127,19 @@ def _discover_some(
     click.echo(text)
     if out is not None:
         write_file(out, text + "\n")
-    for statement in statements if emit is not None else ():
-        assert emit is not None
-        if not statement.operator.overload:
-            click.echo(f"{statement.operator.name} makes several ATen calls: DTensor has a rule for each", err=True)
-            continue
-        for path in write_files(statement, emit, "spawned" if spawned else "local", imported):
+    if emit is not None:
+        for statement in statements:
+            if not statement.operator.overload:
+                click.echo(f"{statement.operator.name} makes several ATen calls: DTensor has a rule for each", err=True)
+        written = [s for s in statements if s.operator.overload and not s.refused]
+        for path in write_files(written, emit, "spawned" if spawned else "local", _defining(operators, modules), style):
             click.echo(f"wrote {path}", err=True)
     if all(statement.refused for statement in statements):
         sys.exit(1)
 
 
-def _imported(operators: tuple[str, ...], modules: tuple[str, ...]) -> tuple[str, ...]:
-    """Import these modules; and the modules that emitted files have to import, files among them by their names."""
+def _import(modules: tuple[str, ...]) -> None:
+    """Import these modules, which register operators."""
     import importlib
 
     sys.path.insert(0, os.getcwd())
@@ -139,8 +148,19 @@ def _imported(operators: tuple[str, ...], modules: tuple[str, ...]) -> tuple[str
             importlib.import_module(module)
         except ImportError as error:
             raise SpecError(f"module {module!r} cannot be imported: {error}", help="run where it is found") from None
-    files = (operator.rpartition(":")[0] for operator in operators)
-    return (*modules, *(Path(place).stem for place in files if place.endswith(".py")))
+
+
+def _defining(operators: tuple[str, ...], modules: tuple[str, ...]) -> tuple[str, ...]:
+    """The modules that emitted files have to import: those given, those of files, those that hold a named operator."""
+    found = dict.fromkeys(modules)
+    for operator in operators:
+        place, colon, _ = operator.rpartition(":")
+        prefix = Path(place).stem if colon and place.endswith(".py") else operator
+        while prefix and prefix not in sys.modules:
+            prefix = prefix.rpartition(".")[0]
+        if prefix.partition(".")[0] not in ("", "torch"):
+            found[prefix] = None
+    return tuple(found)
 
 
 def _discover_all(jobs: int, out: Path | None, quick: bool) -> None:
