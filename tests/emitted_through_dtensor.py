@@ -82,16 +82,19 @@ def _try_call(tried: Tried, overload: Any, subject: Subject, call: Call, rng: ra
         rng.shuffle(rows)
         for _ in range(min(len(rows), ROWS)):
             chosen = rng.sample(rows, len(shape)) if len(rows) >= len(shape) else [rows[0]] * len(shape)
+            if len(shape) > 1 and overload in DTensor._op_dispatcher._custom_op_handlers:
+                continue
             way = tuple(zip(*(inputs for inputs, _ in chosen)))
             outputs = tuple(zip(*(outs for _, outs in chosen)))
-            if _can_lie(call, way) and all(
+            if _can_lie(call, way, want) and all(
                 len({what for kind, what in places if kind == "P"}) < 2 for places in outputs
             ):
                 tried.rows += 1
                 _try(tried, overload, subject, call, want, way, shape, rng, outputs)
-        for _ in range(OTHERS):
+        # What DTensor gives to a function of its own asks no strategy where a row does not fit.
+        for _ in range(0 if overload in DTensor._op_dispatcher._custom_op_handlers else OTHERS):
             way = tuple(tuple(_any_place(t, rng) for _ in shape) for _, t in call.tensors())
-            if _can_lie(call, way):
+            if _can_lie(call, way, want):
                 tried.others += 1
                 _try(tried, overload, subject, call, want, way, shape, rng)
 
@@ -154,7 +157,8 @@ def _run(
             if isinstance(result, DTensor) and any(p.is_partial() for p in result.placements):
                 local += _seen(result._local_tensor)
             found.append(_seen(result.full_tensor() if isinstance(result, DTensor) else result))
-    sizes = [part.abs().to(torch.float64) for part in local]
+    wide = [part.to(torch.complex128 if part.dtype.is_complex else torch.float64) for part in local]
+    sizes = [part.abs() for part in wide if part.numel()]
     scale = max((float(s[torch.isfinite(s)].max()) for s in sizes if torch.isfinite(s).any()), default=0.0)
     return found, lies, scale, counting.get_total_counts()
 
@@ -175,7 +179,10 @@ def _seen(tensor: torch.Tensor) -> list[torch.Tensor]:
 def _rows(
     overload: Any, subject: Subject, call: Call, want: Sequence[torch.Tensor]
 ) -> list[tuple[tuple[Place, ...], tuple[Place, ...]]]:
-    """What the registered strategy answers for this call, as DTensor asks it; all replicated is left out."""
+    """What the registered strategy answers for this call, as DTensor asks it; all replicated is left out.
+
+    Calls name their tensors in the schema's order, as rows do.
+    """
     propagator = DTensor._op_dispatcher.sharding_propagator
     info = propagator.op_single_dim_strategy_funcs[overload]
     strategy, heard = info.func, []
@@ -193,7 +200,7 @@ def _rows(
         info.func = strategy
     count = len(call.tensors())
     returned = sum("Tensor" in str(r.type) for r in overload._schema.returns)
-    found = []
+    found: dict[tuple[Place, ...], tuple[Place, ...]] = {}
     for row in heard[0] if heard else ():
         places = [_place(item) for item in row]
         inputs, outputs = tuple(places[returned:]), tuple(places[:returned])
@@ -203,8 +210,8 @@ def _rows(
             names = [name for name, _ in call.tensors()]
             outputs = tuple(inputs[names.index(name)] for name in subject.mutates if name in names)
         if any(kind != "R" for kind, _ in inputs) and len(outputs) == len(want):
-            found.append((inputs, outputs))  # calls name their tensors in the schema's order, as rows do
-    return found
+            found.setdefault(inputs, outputs)  # DTensor takes the first
+    return list(found.items())
 
 
 def _place(item: Any) -> Place:
@@ -230,13 +237,14 @@ def _any_place(t: torch.Tensor, rng: random.Random) -> Place:
     return rng.choice(choices)
 
 
-def _can_lie(call: Call, way: Way) -> bool:
+def _can_lie(call: Call, way: Way, want: Sequence[torch.Tensor]) -> bool:
     """Whether tensors of these dtypes can be pending so; pending on two axes in two ways has no plain meaning."""
     tensors = call.tensors()
     beside = any(t.dtype.is_floating_point or t.dtype.is_complex for _, t in tensors)
+    finite = all(bool(torch.isfinite(w).all()) for w in want)  # a pending sum times infinity is not promised
     for (name, t), places in zip(tensors, way):
         kinds = {what for kind, what in places if kind == "P"}
-        if len(kinds) > 1:
+        if len(kinds) > 1 or (kinds and not finite):
             return False
         for what in kinds:
             whole = not (t.dtype.is_floating_point or t.dtype.is_complex)

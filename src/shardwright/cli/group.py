@@ -22,6 +22,7 @@ from .proving import prove
 
 if TYPE_CHECKING:
     from ..discover.emit.files import Form
+    from ..discover.statement import Statement
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
@@ -130,12 +131,20 @@ def _discover_some(
     if emit is not None:
         for statement in statements:
             if not statement.operator.overload:
-                click.echo(f"{statement.operator.name} makes several ATen calls: DTensor has a rule for each", err=True)
+                click.echo(f"no code for {statement.operator.name}: {_of_its_parts(statement)}", err=True)
         written = [s for s in statements if s.operator.overload and not s.refused]
         for path in write_files(written, emit, "spawned" if spawned else "local", _defining(operators, modules), style):
             click.echo(f"wrote {path}", err=True)
     if all(statement.refused for statement in statements):
         sys.exit(1)
+
+
+def _of_its_parts(statement: Statement) -> str:
+    """Why a composite gets no code of its own, and what to emit instead."""
+    lacking = [made.overload for made in statement.makes if made.dtensor == "has no rule"]
+    if not lacking:
+        return "it makes several ATen calls, and DTensor has a rule for each, or takes it apart"
+    return f"it makes several ATen calls; emit what DTensor has no rule for: {', '.join(lacking)}"
 
 
 def _import(modules: tuple[str, ...]) -> None:

@@ -83,6 +83,7 @@ def discover_entry(name: str, effort: Effort = SURVEY) -> list[Statement]:
 
 
 def _studied(operator: Operator, samples: Sequence[Sample], effort: Effort) -> list[Statement]:
+    from .torch.composite import calls_made
     from .torch.ops import resolved, study_of
     from .torch.own import with_facts
 
@@ -96,7 +97,8 @@ def _studied(operator: Operator, samples: Sequence[Sample], effort: Effort) -> l
         return [study(with_facts(replace(aten, name=operator.name)), calls, effort) for aten, calls in ordered]
     if samples:
         operator = resolved(operator, samples[0])
-    return [study(with_facts(operator), samples, effort)]
+    found = study(with_facts(operator), samples, effort)
+    return [found if operator.overload else replace(found, makes=calls_made(operator, samples))]
 
 
 _AT_HAND = 48

@@ -81,6 +81,15 @@ class Rule:
         return f"{', '.join(map(str, self.inputs))} -> {', '.join(map(str, self.outputs))}{when}"
 
 
+@dataclass(frozen=True, slots=True)
+class Made:
+    """An ATen call that a composite makes."""
+
+    overload: str
+    dtensor: str
+    """Whether PyTorch's DTensor has a rule for it."""
+
+
 @dataclass(frozen=True)
 class Statement:
     """All that is known of an operator's sharding."""
@@ -128,6 +137,8 @@ class Statement:
     refused: str = ""
     """Why nothing could be judged; empty if it could."""
     combinations: int = 0
+    makes: tuple[Made, ...] = ()
+    """The ATen calls that it makes, where these are several."""
 
     def names(self, rule: Rule) -> tuple[str, ...]:
         """The arguments that a rule's tensors are; empty where that is not known."""

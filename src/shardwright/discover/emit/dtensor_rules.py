@@ -94,6 +94,13 @@ def fitting(rows: Sequence[Row], tensors: Sequence[TensorMeta]) -> list[Row]:
     return found
 
 
+def reducible(rows: Sequence[Row], tensors: Sequence[TensorMeta]) -> list[Row]:
+    """Without pending maxima, minima and products of complex numbers, which no collective can finish."""
+    if not any(tensor.dtype.is_complex for tensor in tensors):
+        return list(rows)
+    return [row for row in rows if not any(getattr(p, "reduce_op", "sum") not in ("sum", "avg") for p in row)]
+
+
 def acceptable(rows: Sequence[Row], outputs: int, tensors: Sequence[TensorMeta]) -> list[tuple[Row, Row]]:
     """As `register_sharding` takes rows: pairs of outputs and inputs, all replicated among them."""
     every = [[Replicate()] * (outputs + len(tensors)), *rows]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ..cases import rank_code
 from ..operator import REQUIRED, Argument, Operator, slots_in
-from ..placement import R
+from ..placement import P, R
 from ..statement import Rule, ShardedOn, Statement, Term
 from .source import (
     WIDTH,
@@ -31,6 +31,7 @@ from .source import (
     code_of,
     emitted_rules,
     identifier,
+    is_pending,
     layouts,
     literal,
     local_name,
@@ -44,8 +45,10 @@ from .source import (
 _NEVER_SHAPES = ("float", "float?", "Generator", "Generator?", "Device", "Device?")
 """Types of arguments on which neither a result's shape nor its dtype depends."""
 
-HELPERS = ("acceptable", "aligned", "clear_cache", "fitting", "forget", "known_options", "normal_dims", "remember",
-           "tensor_names", "tensors_in")  # fmt: skip
+HELPERS = (
+    *("acceptable", "aligned", "clear_cache", "fitting", "forget", "known_options", "normal_dims", "reducible"),
+    *("remember", "tensor_names", "tensors_in"),
+)
 """What `dtensor_rules` has for emitted files."""
 
 
@@ -157,7 +160,17 @@ def body_of(statement: Statement, kept: Sequence[Kept], shard: str = "_ShardingP
             lines.append(f"    if {_such_a_call(statement, layout)}:")
             block = [f"    {line}" if line else "" for line in block[1:]]
         lines += block
-    return [*lines, "    return fitting(rows, tensors)" if _may_leave_dims(statement, rules) else "    return rows"]
+    found = "fitting(rows, tensors)" if _may_leave_dims(statement, rules) else "rows"
+    if _meets_complex(statement, rules):
+        found = f"reducible({found}, tensors)"
+    return [*lines, f"    return {found}"]
+
+
+def _meets_complex(statement: Statement, rules: Sequence[Rule]) -> bool:
+    """Whether complex numbers may come to be pending otherwise than as a sum."""
+    calls = (*statement.samples, *statement.fresh_calls)
+    other = any(is_pending(t) and t not in (P("sum"), P("avg")) for r in rules for t in (*r.inputs, *r.outputs))
+    return other and any(tensor.dtype.kind == "c" for call in calls for tensor in call.tensors)
 
 
 def _such_a_call(statement: Statement, layout: Layout) -> str:
@@ -296,6 +309,7 @@ def _bindings(statement: Statement, kept: Sequence[Kept]) -> list[str]:
         or {"shape", "dtypes"} & read
         or any(aligned(rule) for rule in rules)
         or _needs_count(statement)
+        or _meets_complex(statement, rules)
     ):
         lines.append("    tensors = tensors_in([*args_schema, *kwargs_schema.values()])")
     # Expressions count tensors as the samples do; that is the schema's order unless someone mixed it.

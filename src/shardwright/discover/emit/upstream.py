@@ -132,7 +132,7 @@ def _helpers(code: str) -> list[str]:
         name: inspect.getsource(getattr(dtensor_rules, name)).rstrip()
         for name in ("tensors_in", "tensor_names", "aligned")
     }
-    sources["fitting"] = inspect.getsource(dtensor_rules.fitting).rstrip()
+    sources.update({n: inspect.getsource(getattr(dtensor_rules, n)).rstrip() for n in ("fitting", "reducible")})
     sources["normal_dims"] = _without_doctest(inspect.getsource(normal_dims)).rstrip()
     return [source.replace("Row]", "list[Any]]") for name, source in sources.items() if f"{name}(" in code]
 
