@@ -97,8 +97,8 @@ def _studied(operator: Operator, samples: Sequence[Sample], effort: Effort) -> l
         return [study(with_facts(replace(aten, name=operator.name)), calls, effort) for aten, calls in ordered]
     if samples:
         operator = resolved(operator, samples[0])
-    found = study(with_facts(operator), samples, effort)
-    return [found if operator.overload else replace(found, makes=calls_made(operator, samples))]
+    statement = study(with_facts(operator), samples, effort)
+    return [statement if operator.overload else replace(statement, makes=calls_made(operator, samples))]
 
 
 _AT_HAND = 48

@@ -104,6 +104,18 @@ def decomposes(overload: str) -> bool:
     return DecompShardingStrategy is not None and bool(DecompShardingStrategy.has_decomp(overload_named(overload)))
 
 
+def strategy_of(overload: str) -> str:
+    """The function of PyTorch's that states the overload's rules, by its place; empty if there is none."""
+    propagator = _propagator()
+    for table in (propagator.op_single_dim_strategy_funcs, propagator.op_strategy_funcs, propagator.op_to_rules):
+        for op, function in table.items():
+            if str(op) == overload:
+                while hasattr(function, "func"):  # a record, or a partial
+                    function = function.func
+                return f"{function.__module__}.{getattr(function, '__qualname__', '')}"
+    return ""
+
+
 def has_handler(overload: str) -> bool:
     """Whether the dispatcher gives this op to its own function, so that the rules are only part of the truth."""
     return overload_named(overload) in DTensor._op_dispatcher._custom_op_handlers

@@ -89,7 +89,7 @@ class LocalCase(_Checking, unittest.TestCase):
             parts(tensor, placement.reduce_op, seed, self.WORLD) if placement.is_partial() else None
             for seed, (tensor, placement) in enumerate(zip(tensors, inputs, strict=True))
         ]
-        with LocalTensorMode(self.WORLD) as ranks:  # type: ignore[no-untyped-call]
+        with LocalTensorMode(self.WORLD) as ranks:
             mesh = init_device_mesh("cpu", (self.WORLD,))
             placed = [
                 DTensor.from_local(ranks.rank_map(held.__getitem__), mesh, [placement], run_check=False)
@@ -109,7 +109,7 @@ def spawned_case() -> type:
     """One process a rank, by PyTorch's own base class (which needs ``expecttest``)."""
     from torch.testing._internal.distributed._tensor.common_dtensor import DTensorTestBase
 
-    class SpawnedCase(_Checking, DTensorTestBase):  # type: ignore[misc]
+    class SpawnedCase(_Checking, DTensorTestBase):
         @property
         def world_size(self) -> int:
             return self.WORLD
