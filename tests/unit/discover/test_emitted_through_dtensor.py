@@ -94,6 +94,7 @@ def check(operator: str, folder: Path, calls: int, form: Form = "file") -> None:
     modules = [own.name] if ".py:" in operator else []
     write_files(statements, folder / "emitted", modules=modules, form=form)
     sys.path.append(str(folder / "emitted"))
+    rows = 0
     for statement in statements:
         emitted = importlib.import_module(module_name(statement))
         subject, bases = bases_of(statement)
@@ -102,7 +103,8 @@ def check(operator: str, folder: Path, calls: int, form: Form = "file") -> None:
         assert not tried.talked, str(tried)
         assert not tried.raised, str(tried)
         assert tried.calls == calls
-        assert tried.rows or all(rule.all_replicated for rule in statement.every_rule)
+        rows += tried.rows
+    assert rows
 
 
 @pytest.mark.parametrize("operator", SAMPLE)

@@ -69,10 +69,10 @@ def _raises(entry: Entry) -> bool:
 
 
 def _one_cause(one: Entry, other: Entry) -> bool:
-    if _symptom(one) != _symptom(other) and not (plain_name(one) == plain_name(other) and one.kind == other.kind):
-        return False
     if plain_name(one) == plain_name(other):
-        return True
+        return one.kind == other.kind or _kinds(one) == _kinds(other)
+    if _symptom(one) != _symptom(other):
+        return False
     if _raises(one) and one.reason == other.reason:
         return True
     ours, theirs = strategy_of(one.overload), strategy_of(other.overload)
