@@ -25,11 +25,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from ..cost import RESIDENT, Hardware, memory_profile, simulate
+from ..cost import RESIDENT, Hardware, memory_profile
 from ..cost.comm import full_bucket
 from ..cost.overlap import state_made
+from ..cost.profile import program_memory
 from ..cost.program import instr_costs
-from ..cost.schedule import links_of, start_time
+from ..cost.schedule import links_of, makespan, start_time
 from ..ir.graph import Graph
 from ..ir.order import BUCKETED, RUN, START, WAIT, bucket_key, check_order
 from ..ir.program import Event, Instr, Program
@@ -65,7 +66,7 @@ def ordered(
         times = instr_costs(program, hardware, graph)
 
     def time_of(candidate: Program) -> int:
-        return simulate(candidate, hardware, times=times).total
+        return makespan(candidate, hardware, times)
 
     best, least = plain, time_of(plain)
     for late_parts in (True, False):
@@ -79,7 +80,7 @@ def ordered(
         for place, (time, _, order, how) in enumerate(tried):
             if time >= least:
                 break
-            if limit is None or memory_profile(order, RESIDENT).peak <= limit:
+            if limit is None or program_memory(order, RESIDENT) <= limit:
                 best, least, done = order, time, place == 0
                 break
             smaller = windows.fitting(*how, limit) if place == 0 else None
@@ -132,6 +133,11 @@ class _Windows:
                 self.deadline[n] = self.count
         self.clock = self._clock(times, place)
         self._caps: dict[tuple[str, ...], int] = {}
+        self.runs = [
+            None if program.instrs[n].is_collective else (program.instrs[n].inputs, Event(RUN, (n,)))
+            for n in self.sequence
+        ]
+        """Of local instructions, by their place, what they read and their event, which is the same in every order."""
 
     def _clock(self, times: Sequence[int], place: Mapping[int, int]) -> list[int]:
         """When each place is reached, if only collectives that cannot move are waited for."""
@@ -158,7 +164,7 @@ class _Windows:
             profile = memory_profile(program, RESIDENT)
             if profile.peak <= limit:
                 return program
-            at = next(i for i, event in enumerate(program.order) if profile.moment in event.members)
+            at = profile.live.step
             ends = {event.members: i for i, event in enumerate(program.order) if event.kind == WAIT}
             begun = [event.members for event in program.order[: at + 1] if event.kind == START]
             around = [members for members in begun if len(members) > 1 and at <= ends[members]]
@@ -203,7 +209,7 @@ class _Windows:
 
     # -- when they start --------------------------------------------------------------------------------
 
-    def order(self, share: int, ahead: int, parts: Mapping[int, int] = MappingProxyType({})) -> Iterator[Event]:
+    def order(self, share: int, ahead: int, parts: Mapping[int, int] = MappingProxyType({})) -> list[Event]:
         buckets = self.buckets(share, parts)
         for bucket in buckets:
             bucket.members.sort()
@@ -226,8 +232,8 @@ class _Windows:
             at = bisect_right(self.clock, begin, 0, self.count) - 1
             bucket.at = min(max(bucket.at, earliest, at), bucket.deadline)
 
-    def _events(self, buckets: Sequence[_Bucket]) -> Iterator[Event]:
-        program = self.program
+    def _events(self, buckets: Sequence[_Bucket]) -> list[Event]:
+        program, found = self.program, list[Event]()
         starts: list[list[_Bucket]] = [[] for _ in range(self.count + 1)]
         for bucket in buckets:
             starts[bucket.at].append(bucket)
@@ -236,30 +242,32 @@ class _Windows:
         holding: deque[Event] = deque()
         """What keeps more than it brings."""
 
-        def waits(values: Iterable[int]) -> Iterator[Event]:
+        def wait_for(values: Iterable[int]) -> None:
             for value in values:
                 event = under_way.get(value)
                 if event is not None:
                     for n in event.members:
                         for made in program.instrs[n].results:
                             del under_way[made]
-                    yield Event(WAIT, event.members)
+                    found.append(Event(WAIT, event.members))
 
-        for at in range(self.count + 1):
+        for at, run in enumerate([*self.runs, None]):
             for bucket in sorted(starts[at], key=lambda bucket: (bucket.deadline, bucket.members)):
                 event = Event(START, tuple(bucket.members))
                 for member in bucket.members:
-                    yield from waits(program.instrs[member].inputs)
-                yield event
+                    wait_for(program.instrs[member].inputs)
+                found.append(event)
                 under_way.update({made: event for m in bucket.members for made in program.instrs[m].results})
                 if program.instrs[bucket.members[0]].op in _HOLDING:
                     holding.append(event)
                 if len(holding) > AHEAD:
-                    yield from waits(program.instrs[holding.popleft().members[0]].results)
-            if at < self.count and not program.instrs[self.sequence[at]].is_collective:
-                yield from waits(program.instrs[self.sequence[at]].inputs)
-                yield Event(RUN, (self.sequence[at],))
-        yield from waits(list(under_way))
+                    wait_for(program.instrs[holding.popleft().members[0]].results)
+            if run is not None:
+                if not under_way.keys().isdisjoint(run[0]):
+                    wait_for(run[0])
+                found.append(run[1])
+        wait_for(list(under_way))
+        return found
 
 
 def _sequence(program: Program, late_parts: bool = True) -> list[int]:
@@ -274,24 +282,21 @@ def _sequence(program: Program, late_parts: bool = True) -> list[int]:
     """
     count, start = len(program.instrs), _last_shared(program) + 1
     maker = {value: n for n, instr in enumerate(program.instrs) for value in instr.results}
+    made_by = [[maker[value] for value in instr.inputs if value in maker] for instr in program.instrs]
+    sends, views = [instr.is_collective for instr in program.instrs], [_is_view(instr) for instr in program.instrs]
     feeds: set[int] = set()
     for n in range(count - 1, -1, -1):
-        instr = program.instrs[n]
-        if instr.is_collective or n in feeds:
-            made_by = (maker[value] for value in instr.inputs if value in maker)
-            feeds.update(made for made in made_by if made >= start or _is_view(program.instrs[made]))
+        if sends[n] or n in feeds:
+            feeds.update(made for made in made_by[n] if made >= start or views[made])
     early = _early(program, start)
     rows: list[tuple[int, int, int]] = []
     """For each instruction the one that it comes after, and the collectives that it waits for."""
     levels = [0] * count
-    for n, instr in enumerate(program.instrs):
-        makers = [maker[value] for value in instr.inputs if value in maker]
-        level = max(
-            (levels[made] + (made >= start and program.instrs[made].is_collective) for made in makers), default=0
-        )
+    for n, makers in enumerate(made_by):
+        level = max([levels[made] + (made >= start and sends[made]) for made in makers], default=0)
         levels[n] = level
-        waits = instr.is_collective or any(program.instrs[made].is_collective for made in makers)
-        if n in feeds and n not in early and not waits and (_is_view(instr) or (makers and not level)):
+        waits = sends[n] or any(sends[made] for made in makers)
+        if n in feeds and n not in early and not waits and (views[n] or (makers and not level)):
             after, rank = max((rows[made][:2] for made in makers), default=(-1, 0))
             rows.append((after, rank, n))
         elif n in early:
@@ -300,17 +305,14 @@ def _sequence(program: Program, late_parts: bool = True) -> list[int]:
             rows.append((n, 0, n))
         else:
             rows.append((count, level, n))
+    free = [views[n] or _is_free(instr) for n, instr in enumerate(program.instrs)]
     first: list[int] = [count] * count
     """The first reader of what each instruction makes; those that move with their reader count as that."""
     for n in range(count - 1, -1, -1):
-        instr = program.instrs[n]
-        makers = [maker[value] for value in instr.inputs if value in maker]
-        received = any(program.instrs[made].is_collective or _is_free(program.instrs[made]) for made in makers)
-        free = _is_view(instr) or (late_parts and _is_free(instr))
-        moves = received and first[n] < count and free and rows[n][0] in (n, count)
-        if moves and rows[first[n]] > rows[n]:
+        moves = first[n] < count and (free[n] if late_parts else views[n]) and rows[n][0] in (n, count)
+        if moves and rows[first[n]] > rows[n] and any(sends[made] or free[made] for made in made_by[n]):
             rows[n] = (*rows[first[n]][:2], n)
-        for made in makers:
+        for made in made_by[n]:
             if first[made] == count or rows[n] < rows[first[made]]:
                 first[made] = n
     return sorted(range(count), key=rows.__getitem__)

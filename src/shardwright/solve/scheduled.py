@@ -236,19 +236,22 @@ class Scheduled:
         if solver_named(self.solver).ACCEPTS.message_passing:
             for stack in self.prepared.stacks(self.hardware, price, part):
                 extra: Neighbours | None = Neighbours.of(stack.assigner, shares.compute)
-                found = stack.optimum(True, self.left(), extra, False)
+                found = stack.optimum(True, self.left(), extra, False, True)
                 if found is None:
                     continue
-                other = stack.optimum(True, self.left(), None, False) if extra is not None and extra.left_out else None
+                other = (
+                    stack.optimum(True, self.left(), None, False, True)
+                    if extra is not None and extra.left_out
+                    else None
+                )
                 return max(both[0].lower_bound for both in (found, other) if both is not None)
         about = self.prepared.whole(self.hardware, price, part)
         extra = Neighbours.of(about, shares.compute)
         rough = sum(map(len, about.ways)) > EXACT
-        bounds = [
-            about.optimum(True, self.solver, self.left(), None, beside, rough, not rough).lower_bound
-            for beside in ((extra, None) if extra.left_out else (extra,))
-        ]
-        return max(bounds)
+        return max(
+            about.optimum(True, self.solver, self.left(), None, at, rough, not rough).lower_bound
+            for at in extra.alternatives
+        )
 
 
 __all__ = ["STAND_INS", "Judged", "Scheduled"]

@@ -17,7 +17,7 @@ from shardwright.cost import H100, RESIDENT, memory_profile, program_cost, simul
 from shardwright.cost.profile import HELD, program_memory
 from shardwright.errors import VerifyError
 from shardwright.frontends.numpy import prepare
-from shardwright.ir.order import BUCKETED, RUN, START, WAIT, bucket_key, check_order, events_of, in_turn
+from shardwright.ir.order import BUCKETED, RUN, START, WAIT, bucket_key, check_order, events_of
 from shardwright.ir.program import Event
 from shardwright.lower import ordered
 from shardwright.proof.proving import prove
@@ -123,7 +123,7 @@ def gathers(count: int = 3, size: int = 8) -> Program:
 )
 def test_orders_that_are_not_right_are_refused(change: Any, text: str) -> None:
     program = gathers()
-    events = list(in_turn(program))
+    events = list(program.in_turn)
     check_order(replace(program, order=tuple(events)))
     with pytest.raises(VerifyError, match=text):
         check_order(replace(program, order=tuple(change(events))))
