@@ -199,7 +199,7 @@ def test_wrong_words(where, tmp_path):
         (["plan", where, "--mesh", "d=8", "--hardware", "none.toml"], "none.toml"),
         (["plan", where, "--mesh", "d=8", "--time-limit", "-1"], "seconds"),
         (["plan", where, "--mesh", "d=8", "--batch", "4"], "--batch is for models by name"),
-        (["verify", saved, where], "not a plan of this version"),
+        (["verify", saved, where], "this JSON is no plan"),
         (["verify", where.partition(":")[0], where], "prog.py"),
         (["verify", saved], "for its program, which is not named"),
         (["verify", "none.json", where], "no plan can be read from 'none.json'"),

@@ -210,12 +210,12 @@ def test_a_certificate_in_a_file_is_not_believed(broken: None) -> None:
         plan(X, W)
 
 
-PROGRAM = """
+PROGRAM = f"""
 import numpy as np
 def product(x, w):
     return np.tanh(x @ w)
 def program():
-    return product, [np.ones((4, 8)), np.ones((8, 2))]
+    return product, [np.ones((4, {LONG})), np.ones(({LONG}, 2))]
 """
 
 

@@ -17,7 +17,7 @@ from .dispatch import Interrupted, RecordingMode
 from .dtypes import tensor_type
 from .mixed_types import check_products
 from .neutral import neutral_forms
-from .private import FakeTensor, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
+from .private import FakeTensor, keystr, quiet, tree_flatten, tree_flatten_with_path, tree_unflatten
 from .recorder import Recorder
 from .slots import Slot
 from .source import following
@@ -197,7 +197,7 @@ def _run(
         running.append(session)
     mode = session.recording
     grad = grad and torch.is_grad_enabled()
-    with session.swapped(), following(lambda: session.scopes), torch.set_grad_enabled(grad):
+    with session.swapped(), following(lambda: session.scopes), torch.set_grad_enabled(grad), quiet():
         leaves, in_spec = tree_flatten((tuple(args), kwargs))
         stand_ins, tensors = _arguments(session, mode, named, args, kwargs, leaves)
         for slot in session.slots:
