@@ -252,7 +252,7 @@ def _compile(
         args, kwargs = unflatten(tree, arrays)
         return func(*args, **kwargs)
 
-    call.__name__ = getattr(func, "name", None) or getattr(func, "__name__", "call")
+    call.__name__ = str(getattr(func, "name", None) or getattr(func, "__name__", "call"))
     stand_ins = [ShapeDtype(tuple(leaf.shape), leaf.dtype) for leaf in leaves]
     with telling(call, tuple(stand_ins), {}, asked=True):
         traced = trace(call, *stand_ins)
