@@ -5,6 +5,7 @@ None ends in an error of NumPy, PyTorch or Python, none is silent.  ``UPDATE_GOL
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 from collections.abc import Callable
@@ -338,7 +339,7 @@ def trained(**about: Any) -> Any:
 
 def proved(**about: Any) -> Any:
     model, x = layer()
-    given = {"parallel": lambda mesh: model, "like": model, "mesh": "d=2", "inputs": (x,), **about}
+    given = {"parallel": lambda mesh: copy.deepcopy(model), "like": model, "mesh": "d=2", "inputs": (x,), **about}
     return swt.prove(given.pop("parallel"), **given)
 
 
@@ -348,6 +349,7 @@ def loaded(text: Any, *args: Any, **about: Any) -> Any:
 
 B = np.ones((8, 8), np.float32)
 NINE = torch.tensor([9])
+SHARED = torch.nn.Linear(8, 4)
 LAZY = torch.nn.LazyLinear(4)
 CASES |= {
     "no_mesh": lambda: sw.plan(product, A, A),
@@ -388,6 +390,7 @@ CASES |= {
     "a_plan_that_is_no_json": lambda: loaded("{bad"),
     "a_plan_with_a_mesh": lambda: loaded(planned().to_json(), mesh="d=2"),
     "proving_nothing": lambda: proved(parallel=lambda mesh: None),
+    "proving_one_module_for_all_ranks": lambda: proved(parallel=lambda mesh: SHARED),
     "proving_with_two_parameters": lambda: proved(parallel=lambda mesh, rank: layer()[0]),
     "proving_a_wrong_width": lambda: proved(inputs=(torch.zeros(16, 9),)),
     "proving_with_a_loss_of_many": lambda: proved(loss=lambda out: out),

@@ -71,6 +71,8 @@ def ending(error: Exception) -> tuple[int, str]:
     place = place_of_user(error.__traceback__)
     if place is not None:
         return USAGE, f"the program fails at {place}\n    {fact}\n  help  {DEBUG} shows all frames"
+    if isinstance(error, OSError) and error.filename and not str(error.filename).startswith(_OURS):
+        return USAGE, f"{str(error.filename)!r}: {error.strerror}"  # a disk that is full, a folder that cannot be made
     if isinstance(error, MemoryError):
         return USAGE, "this machine has too little memory for it"
     return INTERNAL, f"this is a fault of shardwright: {fact}\n  help  {DEBUG} shows where; please report it"

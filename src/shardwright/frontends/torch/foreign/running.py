@@ -12,7 +12,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from traceback import walk_tb
@@ -96,6 +96,8 @@ class Job:
     cotangent: Callable[[int, Any], Any] | None = None
     prepare: Callable[[dict[str, Any]], None] | None = None
     """Told the parameters before anything is run."""
+    modules: list[Any] = field(default_factory=list)
+    """Made by the ranks so far."""
     single: bool = False
     """Whether this is the program that the other one should be equal to."""
 
@@ -201,6 +203,7 @@ class _Rank:
         try:
             with self.mode:
                 program = self.job.make()
+            self._check_own(program)
             if is_numberless(program):
                 self.fake, self.mode.answers = self.without_numbers.fake, self.without_numbers.answers
             with self.fake or nullcontext(), self.mode:
@@ -213,6 +216,17 @@ class _Rank:
             raise self._failed(error) from error
         finally:
             _here.scopes = None
+
+    def _check_own(self, program: Any) -> None:
+        """A module of one rank is none of another's: they would share parameters and gradients."""
+        if not isinstance(program, torch.nn.Module):
+            return
+        if any(program is other for other in self.job.modules):
+            raise SpecError(
+                f"parallel= gives the same {type(program).__name__} to several ranks",
+                help="make one for each: lambda mesh: parallelize(copy.deepcopy(model), mesh), or Model()",
+            )
+        self.job.modules.append(program)
 
     def _failed(self, error: Exception) -> Exception:
         """An error of the program's own, or of PyTorch on its behalf; one of ours stays what it is."""
