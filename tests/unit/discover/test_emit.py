@@ -153,19 +153,10 @@ def test_hostile_names_stay_text() -> None:
 def test_own_operators_are_imported_from_anywhere(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "my-ops.py").write_text(made.CUSTOM.replace("shardwright_tests", "shardwright_anywhere"))
-    command = [
-        sys.executable,
-        "-c",
-        "from shardwright.cli import main; main()",
-        "discover",
-        "--quick",
-        "--emit",
-        "rules",
-    ]
     call = "scaled_sum(f32[8, 6], f32[8, 6], 2.0)"
-    subprocess.run(
-        [*command, "--call", call, "mine/my-ops.py:scaled_sum"], cwd=tmp_path, check=True, capture_output=True
-    )
+    asked = ["discover", "--quick", "--emit", "rules", "--call", call, "mine/my-ops.py:scaled_sum"]
+    command = [sys.executable, "-c", "from shardwright.cli import main; main()", *asked]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     (module,) = (path for path in (tmp_path / "rules").glob("*_strategy.py") if not path.name.startswith("test_"))
     loaded = f"""
 import importlib.util
