@@ -47,6 +47,8 @@ class _Joined:
         self.side, self.file, self.whole = side, file, whole
         self.count = 0
         self.types: dict[int, Any] = {}
+        self.later: list[Any] = []
+        """The ops of callees: Shardy visits functions one after the other."""
         self.copies: Counter[str] = Counter()
         self.bodies: dict[str, list[Any]] = {}
 
@@ -54,7 +56,7 @@ class _Joined:
         side = record[self.side]
         args = [{**arg, "id": self.new(arg)} for arg in side["args"]]
         names = {old["id"]: new["id"] for old, new in zip(side["args"], args)}
-        ops = list(self.ops(record, names, ()))
+        ops = [*self.ops(record, names, ()), *self.later]
         for name, copies in self.copies.items():
             for op in self.bodies[name] if copies > 1 else ():
                 op["attrs"] = {**op["attrs"], COPY: name}
@@ -94,10 +96,13 @@ class _Joined:
                 body = list(self.body(callee, operands, inside, returned := []))
                 self.copies[callee["func"]] += 1
                 self.bodies.setdefault(callee["func"], []).extend(body)
-                yield from body
+                if self.whole:  # passes that rewrite need what is read to stand before who reads it
+                    yield from body
+                else:
+                    self.later += body
                 sources = [[value] for value in returned]
             elif op["op"] == CASE:
-                sources = self.branches(op, [names[id] for id in unread if id in names])
+                sources = self.branches(op, names, [names[id] for id in unread if id in names])
             else:
                 sources = [[operand] for operand in operands]
             made = self.copied(op, [], names)
@@ -125,8 +130,10 @@ class _Joined:
                 "need_replication": [], "permutation": [], "blocked": [], "custom": False}  # fmt: skip
         return {**self.copied(op, sources, names), "op": EDGE, "rule": rule}
 
-    def branches(self, op: Any, unread: list[int]) -> list[list[int]]:
-        """What the branches of a case return for each result."""
+    def branches(self, op: Any, names: dict[int, int], unread: list[int]) -> list[list[int]]:
+        """What the branches of a case return for each result: as recorded, or values that nothing else reads."""
+        if "branches" in op:
+            return [[names[branch[i]] for branch in op["branches"]] for i in range(len(op["results"]))]
         sources = []
         for i, type in enumerate(op["types"]):
             alike = [j for j, other in enumerate(op["types"]) if other == type]
