@@ -288,7 +288,7 @@ class Planner:
         for strict in (False, True):
             search = self.scheduled(solver, until, strict)
             search.search()
-            if search.suffers:
+            if search.suffers():
                 search.fit()
             search.raise_bound()
             best = search.best

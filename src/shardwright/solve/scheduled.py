@@ -52,8 +52,9 @@ STAND_INS = (
 nothing."""
 NEARLY = 1.015
 """A deep plan is simulated in full if its estimate is no more than this part of the least one."""
-SUFFERS = 120
-"""What fits is looked for further while it takes more than this percentage of the fastest plan that does not."""
+SLOWER, MUCH_SLOWER = 1.005, 1.2
+"""Where what fits takes more than this part of the fastest plan that does not, it is looked for by some sums, or by
+all."""
 FULL = 2
 """So many deep plans are, at most."""
 
@@ -177,20 +178,18 @@ class Scheduled:
         fits = [one for one in self.judged if one.memory <= self.limit]
         return min(fits, key=lambda one: (one.time, one.memory), default=None)
 
-    @property
-    def suffers(self) -> bool:
-        """Whether the limit makes what fits much slower than what does not."""
-        fastest = min((one.time for one in self.judged), default=0)
-        return self.best is None or 100 * self.best.time > SUFFERS * fastest
+    def suffers(self, part: float = SLOWER) -> bool:
+        """Whether the limit makes what fits slower than what does not."""
+        return self.best is None or self.best.time > part * min(one.time for one in self.judged)
 
-    def fit(self, sums: int = 2) -> None:
+    def fit(self, sums: int = 3) -> None:
         """Plans within the limit, by the sums whose plans were fastest without one, and by all while it hurts."""
         asked = self.asked.limited(self.limit)
         failed: PlanInfeasible | None = None
         order = sorted(self.judged, key=lambda one: one.time)
         overlaps = [one.assignment.hardware.overlap for one in order]
         for i, overlap in enumerate(dict.fromkeys((*overlaps, *(one.overlap for one in STAND_INS)))):
-            if i >= sums and not self.suffers:
+            if not self.suffers(SLOWER if i < sums else MUCH_SLOWER):
                 break
             if self.judged and self.best is not None and self.is_over():
                 break
