@@ -55,6 +55,8 @@ NEARLY = 1.015
 SLOWER, MUCH_SLOWER = 1.005, 1.2
 """Where what fits takes more than this part of the fastest plan that does not, it is looked for by some sums, or by
 all."""
+ROOM = 12
+"""Percent of a limit of memory that are left for what is under way, where without them nothing hides."""
 FULL = 2
 """So many deep plans are, at most."""
 
@@ -183,30 +185,36 @@ class Scheduled:
         return self.best is None or self.best.time > part * min(one.time for one in self.judged)
 
     def fit(self, sums: int = 3) -> None:
-        """Plans within the limit, by the sums whose plans were fastest without one, and by all while it hurts."""
-        asked = self.asked.limited(self.limit)
+        """Plans within the limit, by the sums whose plans were fastest without one, and by all while it hurts.
+
+        What is searched for fits with one instruction after the other; where its order then takes too long, for lack of
+        memory to hide behind, once more with some room left.
+        """
         failed: PlanInfeasible | None = None
         order = sorted(self.judged, key=lambda one: one.time)
         overlaps = [one.assignment.hardware.overlap for one in order]
         for i, overlap in enumerate(dict.fromkeys((*overlaps, *(one.overlap for one in STAND_INS)))):
-            if not self.suffers(SLOWER if i < sums else MUCH_SLOWER):
-                break
-            if self.judged and self.best is not None and self.is_over():
-                break
-            hardware = self.hardware.with_overlap(overlap)
-            try:
-                found = best_plan(
-                    self.graph, self.mesh, hardware, asked, solver=self.solver, time_limit=self.left(),
-                    prepared=self.prepared,
-                )  # fmt: skip
-            except PlanInfeasible as error:
-                failed = failed or error
-                continue
-            self.late = self.late or found.timed_out
-            if self._is_new(found):
-                self.judged.append(Judged(found, *self.judge(found.complete)))
+            for room in (0, ROOM):
+                if not self.suffers(SLOWER if i < sums else MUCH_SLOWER):
+                    return
+                if self.best is not None and self.is_over():
+                    return
+                try:
+                    self._fit(overlap, self.limit * (100 - room) // 100)
+                except PlanInfeasible as error:
+                    failed = failed or error
+                    break
         if self.best is None and failed is not None:
             raise failed
+
+    def _fit(self, overlap: Overlap, limit: int) -> None:
+        found = best_plan(
+            self.graph, self.mesh, self.hardware.with_overlap(overlap), self.asked.limited(limit), solver=self.solver,
+            time_limit=self.left(), prepared=self.prepared,
+        )  # fmt: skip
+        self.late = self.late or found.timed_out
+        if self._is_new(found):
+            self.judged.append(Judged(found, *self.judge(found.complete)))
 
     # -- the bound ----------------------------------------------------------------------------------------
 
