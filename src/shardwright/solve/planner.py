@@ -274,10 +274,14 @@ class Planner:
         """The search for the fastest schedule."""
         asked = self.asked.also({}, strict).limited(None)
 
-        def judge(complete: Complete) -> tuple[int, int]:
+        def judge(complete: Complete) -> tuple[int, int, int]:
             plan = self.priced(complete, solver)
             self._judged[id(complete)] = (complete, plan)
-            return plan.cost.objective, plan.memory
+            time = plan.cost.objective
+            if self.asked.memory is None or plan.program is None:
+                return time, plan.memory, time
+            free = ordered(plan.program, self.hardware, self.graph)
+            return time, plan.memory, min(time, step_time(free, self.hardware, self.graph).total)
 
         return Scheduled(self.graph, self.mesh, self.hardware, asked, self.limit, judge, until, solver)
 

@@ -68,10 +68,12 @@ class Judged:
     assignment: Assignment
     time: int
     memory: int
+    free: int
+    """What it takes by an order that need not fit."""
 
 
-Judge = Callable[[Complete], tuple[int, int]]
-"""What a plan's schedule takes, and the most bytes that a device holds."""
+Judge = Callable[[Complete], tuple[int, int, int]]
+"""What a plan's schedule takes, the most bytes that a device holds, and what it would take without a limit."""
 
 
 @dataclass
@@ -182,7 +184,7 @@ class Scheduled:
 
     def suffers(self, part: float = SLOWER) -> bool:
         """Whether the limit makes what fits slower than what does not."""
-        return self.best is None or self.best.time > part * min(one.time for one in self.judged)
+        return self.best is None or self.best.time > part * min(one.free for one in self.judged)
 
     def fit(self, sums: int = 3) -> None:
         """Plans within the limit, by the sums whose plans were fastest without one, and by all while it hurts.
@@ -191,7 +193,7 @@ class Scheduled:
         memory to hide behind, once more with some room left.
         """
         failed: PlanInfeasible | None = None
-        order = sorted(self.judged, key=lambda one: one.time)
+        order = sorted(self.judged, key=lambda one: one.free)
         overlaps = [one.assignment.hardware.overlap for one in order]
         for i, overlap in enumerate(dict.fromkeys((*overlaps, *(one.overlap for one in STAND_INS)))):
             for room in (0, ROOM):
