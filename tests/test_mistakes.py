@@ -475,7 +475,7 @@ def test_faults_of_ours_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> N
     from shardwright.frontends import failing
 
     monkeypatch.setattr("shardwright.frontends.numpy.source_of", broken)
-    monkeypatch.setattr(failing, "_OURS", str(Path(__file__).parent))  # the fault stands in this file
+    monkeypatch.setattr(failing, "PACKAGE", Path(__file__).parent)  # the fault stands in this file
     with pytest.raises(AttributeError, match="a fault"):
         planned()
 

@@ -16,11 +16,14 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
+from pathlib import Path
 from types import FunctionType
 from typing import Any, Self, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+PACKAGE = Path(__file__).parent
+"""The folder of this package: no frame in it is a line of the user's."""
 LONGEST = 4000
 """Characters of a line: what comes from a file may be of any length."""
 

@@ -35,7 +35,9 @@ def _specs(specs: Sequence[Any], mesh: Any, ranks: Sequence[int]) -> list[Shardi
 def reshard(
     source: Any, target: Any, shape: Sequence[int], item_bytes: int = 4, *, mesh: Any = None, **options: Any
 ) -> tuple[Step, ...]:
-    """The cheapest list of steps from one sharding of a tensor to another; both as ``P(...)``, text or specs.
+    """Steps from one sharding of a tensor to another, at least cost; both as ``P(...)``, text or specs.
+
+    `shardwright.spec.resharding` says where that is the least possible.
 
     >>> from shardwright import P
     >>> [step.kind for step in reshard(P("x", None), P(None, "x"), (8, 8), mesh="x=4")]

@@ -14,9 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ..errors import ShardwrightError, SpecError, TraceError
+from ..errors import PACKAGE, ShardwrightError, SpecError, TraceError
 
-_OURS = str(Path(__file__).parents[1])
 _SHOWN = 8
 """So many arguments are shown."""
 
@@ -44,7 +43,7 @@ def told(
     """The same as an error of ours; None if it is a fault of ours."""
     trace = error.__traceback__
     frames = traceback.extract_tb(trace)
-    if not frames or (frames[-1].filename.startswith(_OURS) and not _asking_numpy(frames, asked)):
+    if not frames or (frames[-1].filename.startswith(str(PACKAGE)) and not _asking_numpy(frames, asked)):
         return None
     name = getattr(fn, "__name__", None) or getattr(fn, "name", None) or type(fn).__name__
     found = TraceError(f"{name} fails: {type(error).__name__}: {str(error)[:1000]}", help=_help(fn, args, kwargs))
@@ -64,7 +63,7 @@ def _asking_numpy(frames: Sequence[traceback.FrameSummary], asked: bool) -> bool
     """Whether NumPy was asked, by the frontend that records its calls, what a call of the user gives: it has no frames
     of its own."""
     theirs = asked or any(not _of_a_library(frame.filename) for frame in frames)
-    return theirs and Path(frames[-1].filename).is_relative_to(Path(_OURS) / "frontends")
+    return theirs and Path(frames[-1].filename).is_relative_to(PACKAGE / "frontends")
 
 
 def _one_line(fn: Any) -> str | None:
@@ -89,7 +88,7 @@ def _module(fn: Any, trace: TracebackType | None) -> str | None:
 
 
 def _of_a_library(file: str) -> bool:
-    return file.startswith((_OURS, "<")) or "-packages" in file or "/lib/python" in file
+    return file.startswith((str(PACKAGE), "<")) or "-packages" in file or "/lib/python" in file
 
 
 def _place(trace: TracebackType | None) -> str | None:

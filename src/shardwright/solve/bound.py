@@ -19,7 +19,7 @@ behind it, and what leads to state alone, so these are nobody's neighbours.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -33,10 +33,12 @@ from ..ir.graph import Graph
 from ..ir.order import BUCKETED
 from ..optimize.problem import Ints
 from ..propagation.complete import Complete
-from ..spec.axes import AxisRef
+from ..spec.axes import Axes, AxisRef
+from ..spec.sharding import ShardingSpec
 from .model import FINE, Assigner
 from .readers import Group
 from .routes import RouteBook
+from .strategies import orders_in
 
 WHOLE = 1000
 """Shares are whole numbers of this part."""
@@ -254,17 +256,31 @@ def last_needed_by_several(graph: Graph) -> int:
     return -1
 
 
-def is_even(complete: Complete) -> bool:
-    """Whether all shards are of one size: plans of other splits are not what bounds speak of."""
-    graph = complete.graph
+def is_foreseen(complete: Complete, given: Mapping[int, ShardingSpec], outs: Iterable[ShardingSpec]) -> bool:
+    """Whether a plan is one of those that bounds speak of: all shards are of one size, axes of a dim stand in the order
+    of the mesh or of what was asked, and what was asked of a value is what its op leaves."""
+    graph, mesh = complete.graph, complete.mesh
     pairs = list(zip(graph.inputs, complete.inputs))
     for decision in complete.decisions:
         node = graph.nodes[decision.node]
         pairs += zip((*node.inputs, *node.results), (*decision.operands, *decision.results))
     seen = {(graph.type(value).shape, spec) for value, spec in pairs}
-    return all(size % dim.shards == 0 for shape, spec in seen for size, dim in zip(shape, spec.dims))
+    fits = all(size % dim.shards == 0 for shape, spec in seen for size, dim in zip(shape, spec.dims))
+    orders = (mesh.axes, *orders_in(mesh, (*given.values(), *outs)))
+    dims = {dim.axes for _, spec in seen for dim in spec.dims}
+    for value, spec in given.items():
+        producer = graph.values[value].producer
+        if producer is not None:
+            n, result = producer
+            fits = fits and complete.decisions[n].results[result].same_layout(spec.closed())
+    return fits and all(any(_in_order(axes, order) for order in orders) for axes in dims)
+
+
+def _in_order(axes: Axes, order: Axes) -> bool:
+    places = [next(i for i, axis in enumerate(order) if axis.overlaps(part)) for part in axes if part.size > 1]
+    return places == sorted(places)
 
 
 _OF_ONE_PARAMETER = 4
 """A parameter and its moments: what more pieces of new state need is needed by several parameters."""
-__all__ = ["WHOLE", "Neighbours", "Shares", "best_price", "full_price", "is_even", "shares_of", "weighted_price"]
+__all__ = ["WHOLE", "Neighbours", "Shares", "best_price", "full_price", "is_foreseen", "shares_of", "weighted_price"]

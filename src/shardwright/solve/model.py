@@ -47,13 +47,15 @@ from .polish import polish
 from .price import price
 from .readers import Demand, Group
 from .routes import TOO_DEAR, Price, RouteBook, Routes
-from .strategies import Space, Way
+from .strategies import Space, Way, orders_in
 from .tighten import tighten
 
 FINE = 60
 """The bound counts in such parts of a picosecond, or what is lost in dividing would keep gaps open."""
 NEAR = 1e-8
 """A plan this near to the bound, as a part of what it costs, is as good as the best."""
+ROUGHLY = 1e-3
+"""Where a sum stands in for a schedule, it is good enough if it is this near: the two differ by far more."""
 POLISH = 4_000
 """The most ways in a graph of which single changes are tried."""
 Ways = tuple[Way, ...]
@@ -132,7 +134,8 @@ class Assigner:
         self.allows, self.offer, self.stays = asked.allows, asked.offer, asked.stays
         self.hardware = self.hardware.on(self.mesh)
         self.roles = graph_roles(graph)
-        self.space = Space(graph, self.mesh, self.hardware, self.uneven)
+        orders = orders_in(self.mesh, (*self.given.values(), *self.out_specs.values()))
+        self.space = Space(graph, self.mesh, self.hardware, self.uneven, orders)
         self.book = RouteBook(self.mesh, self.hardware, asked.most_gathered)
         self.updates = {output: graph.inputs[i] for i, output in graph.updates}
         self.kept = frozenset(self.updates.values())

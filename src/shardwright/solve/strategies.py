@@ -7,7 +7,7 @@ follows it (8 heads in groups of 4 on an axis of 16).  Ways are made once for eq
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -31,6 +31,8 @@ from ..spec.sharding import DimSpec, Partial, ShardingSpec, sort_partial
 from .price import node_time, price_parts
 
 SUM = "P(sum)"
+MOST_ORDERS = 4
+"""So many orders of the axes that a user names are tried beside the mesh's own: each takes as long as that."""
 Option = tuple[tuple[tuple[int, AxisRef], ...], int]
 """What happens to a mesh axis: factors with the part of it that each gets, and a line of the transfer table or -1."""
 
@@ -61,6 +63,8 @@ class Space:
     hardware: Hardware
     uneven: bool = False
     """Whether factors may be split that do not divide."""
+    orders: tuple[Axes, ...] = ()
+    """In which orders the axes of the mesh, or parts of them, are given to factors, beside the mesh's own."""
     rules: dict[int, OpShardingRule | None] = field(default_factory=dict, repr=False)
     """Of the nodes that were asked about."""
     _known: dict[object, tuple[Way, ...]] = field(default_factory=dict, repr=False)
@@ -154,9 +158,22 @@ class _Call:
         self._specs: list[dict[int, tuple[ShardingSpec, int]]] = [{} for _ in rule.tensors]
 
     def ways(self) -> list[Way]:
+        best: dict[object, Way] = {}
+        for axes in (self.mesh.axes, *self.space.orders):
+            self._specs = [{} for _ in self.rule.tensors]
+            for split in self.splits(axes):
+                way = self.way(split)
+                if way is not None:
+                    key = (way.operands, way.results)
+                    if key not in best or way.time < best[key].time:
+                        best[key] = way
+        return list(best.values())
+
+    def splits(self, axes: Axes) -> list[_Split]:
+        """What the axes may do, given to factors in this order."""
         # Axis by axis: what the first axes do is worked out once for all that the later ones may do.
         splits = [_Split(((),) * len(self.rule.factors), self.rule.sizes, (), (0,) * len(self.rule.tensors))]
-        for axis in self.mesh.axes:
+        for axis in axes:
             options = self.options(axis)
             seen = self.seen(options)
             splits = [
@@ -165,14 +182,7 @@ class _Call:
                 for option, how in zip(options, seen)
                 if (more := self.extended(split, axis, option, how)) is not None
             ]
-        best: dict[object, Way] = {}
-        for split in splits:
-            way = self.way(split)
-            if way is not None:
-                key = (way.operands, way.results)
-                if key not in best or way.time < best[key].time:
-                    best[key] = way
-        return list(best.values())
+        return splits
 
     def options(self, axis: AxisRef) -> list[Option]:
         rule, uneven = self.rule, self.space.uneven
@@ -255,6 +265,34 @@ class _Call:
         made = complete_parts(inner, self.mesh, operands, results)
         assert isinstance(made, Complete)
         return price_parts(made, self.space.hardware)
+
+
+def orders_in(mesh: DeviceMesh, specs: Iterable[ShardingSpec]) -> tuple[Axes, ...]:
+    """The orders in which shardings have the axes of a mesh, or parts of them, where these are not the mesh's own.
+
+    >>> from ..spec.axes import axes_text
+    >>> mesh = DeviceMesh("x=4, y=2")
+    >>> asked = (ShardingSpec(mesh, ["y+x"]), ShardingSpec(mesh, ["x:(1)2", "y"]), ShardingSpec(mesh, ["y", "x"]))
+    >>> [axes_text(axes) for axes in orders_in(mesh, asked)]
+    ['y+x', 'x:(1)2+y+x:(2)2']
+    """
+    found: dict[Axes, None] = {}
+    for spec in specs:
+        used = [axis for axis in spec.used_axes if axis.size > 1]
+        if all(axis.is_whole for axis in used) and all(_in_order(mesh, dim.axes) for dim in spec.dims):
+            continue
+        rest = []
+        for axis in mesh.axes:
+            cuts = sorted({1, axis.full, *(p for a in used if a.name == axis.name for p in (a.pre, a.end))})
+            parts = [AxisRef(axis.name, pre, end // pre, axis.full) for pre, end in pairwise(cuts)]
+            rest += [part for part in parts if part not in used]
+        found[(*used, *rest)] = None
+    return tuple(found)[:MOST_ORDERS]
+
+
+def _in_order(mesh: DeviceMesh, axes: Axes) -> bool:
+    places = [mesh.axis_names.index(axis.name) for axis in axes if axis.size > 1]
+    return places == sorted(places)
 
 
 def _cuts(rule: OpShardingRule, mapped: Mapped, axes: Sequence[Axes]) -> tuple[Axes, ...]:

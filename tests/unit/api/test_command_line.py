@@ -309,7 +309,7 @@ def test_what_is_not_installed_is_named(tmp_path):
 def test_faults_of_ours_and_debug(where, monkeypatch):
     monkeypatch.setattr("shardwright.solve.planner.Planner.priced", lambda self, *args: args[99])
     monkeypatch.setattr("shardwright.cli.exits._of_a_library", lambda file: False)
-    monkeypatch.setattr("shardwright.cli.exits._OURS", str(Path(__file__).parent))  # the fault is this test's
+    monkeypatch.setattr("shardwright.cli.exits.PACKAGE", Path(__file__).parent)  # the fault is this test's
     refused("plan", where, "--mesh", "d=8", code=INTERNAL, said=("a fault of shardwright", "IndexError", "--debug"))
     done = run("--debug", "plan", where, "--mesh", "d=8")
     assert "Traceback" in done.stderr

@@ -63,7 +63,7 @@ def without_a_collective(program: Program) -> Program:
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lowering forgets a collective, wherever it is called."""
-    for room in ("api.eager", "solve.planner", "lower.pieces"):
+    for room in ("api.arrays.eager", "solve.planner", "lower.pieces"):
         monkeypatch.setattr(f"shardwright.{room}.lower", lambda complete: without_a_collective(lower(complete)))
     # What leaves out a collective may take less than any plan could, which the planner would say first.
     monkeypatch.setattr("shardwright.solve.planner.Planner.bounded", lambda self, plan, bound: plan)
