@@ -14,8 +14,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Self
 
+PACKAGE = Path(__file__).parent
+"""The folder of this package: no frame in it is a line of the user's."""
 LONGEST = 4000
 """Characters of a line: what comes from a file may be of any length."""
 

@@ -25,12 +25,12 @@ from ..run.runner import Runner
 from ..solve.planner import SPECS, Planner
 from ..spec.sharding import ShardingSpec
 from .arguments import check_numbers
-from .batches import Batches, Call, check_data, data_axes_of, global_by_default
 from .beside import comparison_rows
 from .deciding import Learning, bound, decided, planner_of
 from .explain import explained
 from .proven import check_verify, proven_for, proven_here
-from .training import Step
+from .training.batches import Batches, Call, check_data, data_axes_of, global_by_default
+from .training.step import Step
 
 
 class Plan:

@@ -1,4 +1,4 @@
-"""Why a value lies as it does: what every other way to lie would cost, and what makes the next best one dearer."""
+"""Why a value is sharded as it is: what every other sharding would cost, and what makes the next best one cost more."""
 
 from __future__ import annotations
 

@@ -27,11 +27,11 @@ from ..solve.recipes import RECIPES
 from ..spec.mesh import DeviceMesh
 from .arguments import call_of, check_loss, check_path, check_switch, check_time_limit, mesh_of, step_form
 from .artefact import Plan
-from .batches import one_batch
 from .deciding import Learning, bound, decided, limit_requests, planner_of
 from .foreign import foreign_view
 from .proven import check_verify
 from .specs import tree_requests
+from .training.batches import one_batch
 
 
 def plan(

@@ -83,6 +83,7 @@ def discover_entry(name: str, effort: Effort = SURVEY) -> list[Statement]:
 
 
 def _studied(operator: Operator, samples: Sequence[Sample], effort: Effort) -> list[Statement]:
+    from .torch.composite import calls_made
     from .torch.ops import resolved, study_of
     from .torch.own import with_facts
 
@@ -96,7 +97,8 @@ def _studied(operator: Operator, samples: Sequence[Sample], effort: Effort) -> l
         return [study(with_facts(replace(aten, name=operator.name)), calls, effort) for aten, calls in ordered]
     if samples:
         operator = resolved(operator, samples[0])
-    return [study(with_facts(operator), samples, effort)]
+    statement = study(with_facts(operator), samples, effort)
+    return [statement if operator.overload else replace(statement, makes=calls_made(operator, samples))]
 
 
 _AT_HAND = 48
@@ -149,11 +151,13 @@ def state(
         operator,
         found.rules,
         variants=found.variants,
+        tensors=found.tensors,
         category=category(found.situations, found.rules, dims),
         dim_parameters=dims,
         properties=properties(operator, live, found.rules),
         factor_lines=_factor_lines(operator, live),
         samples=tuple(table.sample for table in live),
+        fresh_calls=_small(found.fresh_calls),
         swept=varying([table.sample.values(operator) for table in live]),
         generators=tuple((g.name, g.about) for g in drawn if g.name in standard),
         adversarial=tuple((g.name, g.about) for g in drawn if g.name not in standard),
@@ -169,6 +173,15 @@ def state(
         inserts=found.inserts,
         combinations=sum(table.combinations for table in live),
     )
+
+
+_SHOWN_ELEMENTS, _SHOWN_CALLS = 128, 60
+
+
+def _small(calls: Sequence[Sample]) -> tuple[Sample, ...]:
+    """Fresh calls that can be written out: every other so many, of tensors that are small and not empty."""
+    small = [c for c in calls if all(0 < array.size <= _SHOWN_ELEMENTS for array in c.tensors)]
+    return tuple(small[:: -(-len(small) // _SHOWN_CALLS)]) if small else ()
 
 
 def _generators(operator: Operator, effort: Effort) -> list[Generator]:

@@ -13,7 +13,7 @@ bring:
 - *Late wait*: a bucket is waited for where the first of its results is read; one whose operands its backend keeps
   until then, when `AHEAD` others of them have been started.
 
-Several sizes of buckets are tried; of those that fit into memory the fastest is taken, by `cost.simulate`, where each
+Several sizes of buckets are tried; of those that fit into memory the fastest is taken, by its schedule, where each
 start also counts what issuing it takes.
 """
 
@@ -24,10 +24,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..cost import RESIDENT, Hardware, memory_profile, simulate
+from ..cost import RESIDENT, Hardware
 from ..cost.comm import full_bucket
+from ..cost.profile import program_memory
 from ..cost.program import instr_costs
-from ..cost.schedule import links_of, start_time
+from ..cost.schedule import links_of, makespan, start_time
 from ..ir.graph import Graph
 from ..ir.order import BUCKETED, RUN, START, WAIT, bucket_key, check_order
 from ..ir.program import Event, Instr, Program
@@ -56,19 +57,25 @@ def ordered(
     if times is None:
         times = instr_costs(program, hardware, graph)
     issue = hardware.roofline("memory").launch_ps
-    in_turn = simulate(plain, hardware, times=times).total
+    in_turn = makespan(plain, hardware, times)
     best, least = plain, in_turn + issue * len(program.collectives)
     for late_parts in (True, False):
-        windows, fits = _Windows(plain, hardware, times, late_parts), True
+        windows = _Windows(plain, hardware, times, late_parts)
+        found: list[tuple[int, int, Program]] = []
         for share, ahead in _TRIED:
             candidate = replace(plain, order=tuple(windows.order(share, ahead)))
-            time = simulate(candidate, hardware, times=times).total
+            time = makespan(candidate, hardware, times)
             # The one who computes issues each start: what hides equally well goes out in few of them.
             issued = time + issue * sum(event.kind == START for event in candidate.order)
             if time < in_turn and issued < least:
-                fits = limit is None or memory_profile(candidate, RESIDENT).peak <= limit
-                best, least = (candidate, issued) if fits else (best, least)
-        if fits:
+                found.append((issued, len(found), candidate))
+        found.sort()
+        for i, (issued, _, candidate) in enumerate(found):
+            if limit is None or program_memory(candidate, RESIDENT) <= limit:
+                best, least = (candidate, issued) if issued < least else (best, least)
+                found = found[:i]
+                break
+        if not found:
             break  # else what is kept whole until a part of it is needed may be what takes too much
     return check_order(best)
 
@@ -115,6 +122,11 @@ class _Windows:
                 self.deadline[n] = self.count
         self.clock = self._clock(times, place)
         self._caps: dict[tuple[str, ...], int] = {}
+        self.runs = [
+            None if program.instrs[n].is_collective else (program.instrs[n].inputs, Event(RUN, (n,)))
+            for n in self.sequence
+        ]
+        """Of local instructions, by their place, what they read and their event, which is the same in every order."""
 
     def _clock(self, times: Sequence[int], place: Mapping[int, int]) -> list[int]:
         """When each place is reached, if only collectives that cannot move are waited for."""
@@ -168,7 +180,7 @@ class _Windows:
 
     # -- when they start --------------------------------------------------------------------------------
 
-    def order(self, share: int, ahead: int) -> Iterator[Event]:
+    def order(self, share: int, ahead: int) -> list[Event]:
         buckets = self.buckets(share)
         for bucket in buckets:
             bucket.members.sort()
@@ -191,8 +203,8 @@ class _Windows:
             at = bisect_right(self.clock, begin, 0, self.count) - 1
             bucket.at = min(max(bucket.at, earliest, at), bucket.deadline)
 
-    def _events(self, buckets: Sequence[_Bucket]) -> Iterator[Event]:
-        program = self.program
+    def _events(self, buckets: Sequence[_Bucket]) -> list[Event]:
+        program, found = self.program, list[Event]()
         starts: list[list[_Bucket]] = [[] for _ in range(self.count + 1)]
         for bucket in buckets:
             starts[bucket.at].append(bucket)
@@ -201,30 +213,32 @@ class _Windows:
         holding: deque[Event] = deque()
         """What keeps more than it brings."""
 
-        def waits(values: Iterable[int]) -> Iterator[Event]:
+        def wait_for(values: Iterable[int]) -> None:
             for value in values:
                 event = under_way.get(value)
                 if event is not None:
                     for n in event.members:
                         for made in program.instrs[n].results:
                             del under_way[made]
-                    yield Event(WAIT, event.members)
+                    found.append(Event(WAIT, event.members))
 
-        for at in range(self.count + 1):
+        for at, run in enumerate([*self.runs, None]):
             for bucket in sorted(starts[at], key=lambda bucket: (bucket.deadline, bucket.members)):
                 event = Event(START, tuple(bucket.members))
                 for member in bucket.members:
-                    yield from waits(program.instrs[member].inputs)
-                yield event
+                    wait_for(program.instrs[member].inputs)
+                found.append(event)
                 under_way.update({made: event for m in bucket.members for made in program.instrs[m].results})
                 if program.instrs[bucket.members[0]].op in _HOLDING:
                     holding.append(event)
                 if len(holding) > AHEAD:
-                    yield from waits(program.instrs[holding.popleft().members[0]].results)
-            if at < self.count and not program.instrs[self.sequence[at]].is_collective:
-                yield from waits(program.instrs[self.sequence[at]].inputs)
-                yield Event(RUN, (self.sequence[at],))
-        yield from waits(list(under_way))
+                    wait_for(program.instrs[holding.popleft().members[0]].results)
+            if run is not None:
+                if not under_way.keys().isdisjoint(run[0]):
+                    wait_for(run[0])
+                found.append(run[1])
+        wait_for(list(under_way))
+        return found
 
 
 def _sequence(program: Program, late_parts: bool = True) -> list[int]:
@@ -238,40 +252,34 @@ def _sequence(program: Program, late_parts: bool = True) -> list[int]:
     """
     count, start = len(program.instrs), _last_shared(program) + 1
     maker = {value: n for n, instr in enumerate(program.instrs) for value in instr.results}
+    made_by = [[maker[value] for value in instr.inputs if value in maker] for instr in program.instrs]
+    sends, views = [instr.is_collective for instr in program.instrs], [_is_view(instr) for instr in program.instrs]
     feeds: set[int] = set()
     for n in range(count - 1, -1, -1):
-        instr = program.instrs[n]
-        if instr.is_collective or n in feeds:
-            made_by = (maker[value] for value in instr.inputs if value in maker)
-            feeds.update(made for made in made_by if made >= start or _is_view(program.instrs[made]))
+        if sends[n] or n in feeds:
+            feeds.update(made for made in made_by[n] if made >= start or views[made])
     rows: list[tuple[int, int, int]] = []
     """For each instruction the one that it comes after, and the collectives that it waits for."""
     levels = [0] * count
-    for n, instr in enumerate(program.instrs):
-        makers = [maker[value] for value in instr.inputs if value in maker]
-        level = max(
-            (levels[made] + (made >= start and program.instrs[made].is_collective) for made in makers), default=0
-        )
+    for n, makers in enumerate(made_by):
+        level = max([levels[made] + (made >= start and sends[made]) for made in makers], default=0)
         levels[n] = level
-        waits = instr.is_collective or any(program.instrs[made].is_collective for made in makers)
-        if n in feeds and not waits and (_is_view(instr) or (makers and not level)):
+        waits = sends[n] or any([sends[made] for made in makers])
+        if n in feeds and not waits and (views[n] or (makers and not level)):
             after, rank = max((rows[made][:2] for made in makers), default=(-1, 0))
             rows.append((after, rank, n))
         elif n < start:
             rows.append((n, 0, n))
         else:
             rows.append((count, level, n))
+    free = [views[n] or _is_free(instr) for n, instr in enumerate(program.instrs)]
     first: list[int] = [count] * count
     """The first reader of what each instruction makes; those that move with their reader count as that."""
     for n in range(count - 1, -1, -1):
-        instr = program.instrs[n]
-        makers = [maker[value] for value in instr.inputs if value in maker]
-        received = any(program.instrs[made].is_collective or _is_free(program.instrs[made]) for made in makers)
-        free = _is_view(instr) or (late_parts and _is_free(instr))
-        moves = received and first[n] < count and free and rows[n][0] in (n, count)
-        if moves and rows[first[n]] > rows[n]:
+        moves = first[n] < count and (free[n] if late_parts else views[n]) and rows[n][0] in (n, count)
+        if moves and rows[first[n]] > rows[n] and any([sends[made] or free[made] for made in made_by[n]]):
             rows[n] = (*rows[first[n]][:2], n)
-        for made in makers:
+        for made in made_by[n]:
             if first[made] == count or rows[n] < rows[first[made]]:
                 first[made] = n
     return sorted(range(count), key=rows.__getitem__)

@@ -38,13 +38,17 @@ def without_repeats(program: Program, again: Collection[int] = (), limit: int | 
     """
     if not any(map(_is_step, program.instrs)):
         return program
-    made, most = program, max(program_memory(program, RESIDENT), limit or 0)
+    made, most = program, 0
     while True:
         # First what can be shared: a gather that somebody reads whole serves those who keep a part, too.
         repeats = list(_repeats(made, again))
+        direct = _Direct(made).program
+        if not repeats and direct is made:
+            break
+        most = most or max(program_memory(program, RESIDENT), limit or 0)
         less = _merged(made, _that_fit(made, repeats, most)) if repeats else made
         if less is made:
-            less = _Direct(made).program
+            less = direct
         if less is made or program_memory(less, RESIDENT) > most:
             break
         made = less

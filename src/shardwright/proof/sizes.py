@@ -20,7 +20,7 @@ from ..ir.graph import TensorType
 from ..rules.registry import find, parts
 from ..spec.op_record import slots_of
 from ..spec.sharding import Shape
-from . import arithmetic, contract, moving, pointwise
+from .fields import arithmetic, contract, moving, pointwise
 
 SIZES = frozenset({"shape", "size", "sizes", "normalized_shape", "new_shape", "input_sizes", "num_weights"})
 """Attributes that name sizes of dims: they change along with them."""

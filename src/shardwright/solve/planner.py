@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from time import monotonic
 
 from ..cost import RESIDENT, Hardware, memory_profile, step_time
@@ -76,15 +76,17 @@ def apply_rewrite(rewrite: Rewrite, asked: Asked) -> Asked:
     raise SpecError(f"the plan's graph was rewritten by {rewrite.name!r}, which this version does not know")
 
 
-def rewrites_of(asked: Asked) -> tuple[Rewrite, ...]:
-    """The passes that a graph goes through before anything is decided."""
-    graph = asked.graph
-    passes = {
-        UPDATES: bool(graph.updates) and fuse_updates(graph, asked.spoken_of) is not None,
-        ATTENTION: attention_as_meant(graph, asked.spoken_of) is not graph,
-        CONSTRAINTS: any(node.op == CONSTRAINT for node in graph.nodes),
-    }
-    return tuple(Rewrite(name) for name, needed in passes.items() if needed)
+def rewritten(asked: Asked) -> tuple[tuple[Rewrite, ...], Asked]:
+    """The passes that a graph goes through before anything is decided, and what was asked, of the new graph."""
+    found = []
+    for name in (UPDATES, ATTENTION, CONSTRAINTS):
+        if name == CONSTRAINTS and not any(node.op == CONSTRAINT for node in asked.graph.nodes):
+            continue
+        made = apply_rewrite(Rewrite(name), asked)
+        if made.graph is not asked.graph:
+            found.append(Rewrite(name))
+            asked = made
+    return tuple(found), asked
 
 
 @dataclass(frozen=True)
@@ -110,16 +112,19 @@ class Planner:
     # -- what was asked for -------------------------------------------------------------------------------
 
     @cached_property
-    def rewrites(self) -> tuple[Rewrite, ...]:
-        return rewrites_of(self.requested) if self.passes is None else self.passes
+    def _rewritten(self) -> tuple[tuple[Rewrite, ...], Asked]:
+        if self.passes is None:
+            return rewritten(self.requested)
+        return self.passes, reduce(lambda asked, rewrite: apply_rewrite(rewrite, asked), self.passes, self.requested)
 
-    @cached_property
+    @property
+    def rewrites(self) -> tuple[Rewrite, ...]:
+        return self._rewritten[0]
+
+    @property
     def asked(self) -> Asked:
         """Bound to the graph that is decided upon."""
-        asked = self.requested
-        for rewrite in self.rewrites:
-            asked = apply_rewrite(rewrite, asked)
-        return asked
+        return self._rewritten[1]
 
     @property
     def graph(self) -> Graph:
@@ -434,4 +439,4 @@ def _notes(decided: Complete, program: Program, times: Sequence[int], more: tupl
     return tuple(dict.fromkeys(map(printable, notes)))
 
 
-__all__ = ["SIMPLE", "SPECS", "Planner", "apply_rewrite", "check_recipe", "check_solver", "held_by", "rewrites_of"]
+__all__ = ["SIMPLE", "SPECS", "Planner", "apply_rewrite", "check_recipe", "check_solver", "held_by", "rewritten"]

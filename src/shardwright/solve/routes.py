@@ -30,7 +30,7 @@ Bools = npt.NDArray[np.bool_]
 TOO_DEAR = 10**15
 """Picoseconds of a move that is not allowed: more than any plan, and little enough to add up."""
 STEPS = 64
-"""Of equally dear ways the one with fewest steps is taken: prices are counted in so many parts, and a step is one."""
+"""Of routes that cost the same the one with fewest steps is taken: prices are counted in so many parts, a step one."""
 FAR = 1 << 60
 MANY = 256
 """From so many shardings on, going by single steps is faster than by middles."""

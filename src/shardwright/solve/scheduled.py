@@ -184,7 +184,7 @@ class Scheduled:
         part = (shares.compute, WHOLE)
         if solver_named(self.solver).ACCEPTS.message_passing:
             for stack in self.prepared.stacks(self.hardware, price, part):
-                both = stack.optimum(True, self.left(), Neighbours.of(stack.assigner, shares.compute), False)
+                both = stack.optimum(True, self.left(), Neighbours.of(stack.assigner, shares.compute), False, True)
                 if both is not None:
                     return both[0].lower_bound
         about = self.prepared.whole(self.hardware, price, part)

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from ..api.eager import program_by_specs
-from ..api.event_log import log
-from ..api.random import normal_part
+from ..api.arrays.eager import program_by_specs
+from ..api.arrays.event_log import log
+from ..api.arrays.random import normal_part
 from ..errors import SpecError
 from ..frontends.torch import TORCH, Captured, capture, constrain, dtype_name
 from ..frontends.torch.private import tree_flatten, tree_unflatten

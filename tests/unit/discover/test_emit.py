@@ -15,9 +15,12 @@ import pytest
 pytest.importorskip("torch")
 
 import discover_statements as made
+from shardwright.discover.emit.files import shared_texts
+from shardwright.discover.emit.public import emit_public
 from shardwright.discover.emit.source import code_of, emitted_rules, literal, normal_dims
-from shardwright.discover.emit.strategy import emit_strategy
+from shardwright.discover.emit.strategy import Origin, emit_strategy
 from shardwright.discover.emit.tests import emit_tests
+from shardwright.discover.emit.upstream import emit_upstream
 from shardwright.discover.operator import Operator, Sample, Slot
 from shardwright.discover.placement import R
 from shardwright.discover.statement import Rule, Statement
@@ -67,8 +70,10 @@ def test_the_emitted_strategy_is_the_only_one():
 
 
 def write(folder: Path, name: str, statement: Statement, registered: Statement | None = None) -> None:
-    imports = ["custom_ops"] if name == "custom" else []
-    (folder / f"{name}_strategy.py").write_text(emit_strategy(registered or statement, imports))
+    origin = Origin(("custom_ops",), (".",)) if name == "custom" else Origin()
+    (folder / f"{name}_strategy.py").write_text(emit_strategy(registered or statement, origin))
+    for shared, text in shared_texts().items():
+        (folder / shared).write_text(text)
     (folder / f"test_{name}.py").write_text(emit_tests(statement, f"{name}_strategy"))
 
 
@@ -142,12 +147,16 @@ def test_spawned_tests_pass(tmp_path: Path) -> None:
 
 
 def test_sources_are_tidy(tmp_path: Path) -> None:
+    for name, text in {**shared_texts(), **emit_upstream([cross(), made.in_place()])}.items():
+        (tmp_path / name).write_text(text)
     for name, (make, _) in TRUE.items():
         statement = make()
         (tmp_path / f"{name}_strategy.py").write_text(emit_strategy(statement))
         (tmp_path / f"test_{name}.py").write_text(emit_tests(statement, f"{name}_strategy"))
+        public = emit_public(statement) if name != "custom" else ""
+        (tmp_path / f"{name}_public.py").write_text(public)
         (tmp_path / f"test_{name}_spawned.py").write_text(emit_tests(statement, f"{name}_strategy", style="spawned"))
-    for file in tmp_path.iterdir():
+    for file in tmp_path.glob("*.py"):
         ast.parse(file.read_text())
         for line in file.read_text().splitlines():
             assert len(line) <= 120
@@ -171,17 +180,18 @@ def test_schema_info_covers_arguments() -> None:
     assert "RuntimeSchemaInfo(static_argnum=1)" in emit_strategy(made.topk())
 
 
-def test_rows_are_guarded_by_the_number_of_tensors() -> None:
+def test_rows_are_guarded_by_the_tensors_that_a_call_has() -> None:
     source = emit_strategy(made.searchsorted())
-    assert "if len(tensors) == 2:" in source
-    assert "if len(tensors) == 3:" in source
-    assert "len(tensors) ==" not in emit_strategy(cross())
+    assert 'if tensor_names(op, args_schema, kwargs_schema) == ["sorted_sequence", "self"]:' in source
+    assert 'if tensor_names(op, args_schema, kwargs_schema) == ["sorted_sequence", "self", "sorter"]:' in source
+    assert "if len(tensors) == 3:" in emit_strategy(made.concatenated())
+    assert "tensor_names" not in emit_strategy(cross())
 
 
 def test_dims_that_do_not_exist_are_no_rows() -> None:
     """`S(d), S(d-1)` says nothing of d = 0."""
-    assert "return _fitting(rows, tensors)" in emit_strategy(made.matrices())
-    assert "_fitting" not in emit_strategy(cross())
+    assert "return fitting(rows, tensors)" in emit_strategy(made.matrices())
+    assert "fitting" not in emit_strategy(cross())
 
 
 def test_empty_shards_only_where_every_rule_holds_on_them() -> None:

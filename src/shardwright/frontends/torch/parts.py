@@ -17,7 +17,7 @@ import torch
 from ...errors import TraceError
 from ...ir.graph import Graph, TensorType
 from .dtypes import torch_dtype
-from .half_types import HALF
+from .recording.half_types import HALF
 
 Parts = Callable[..., Any]
 PARTS: dict[str, Parts] = {}
@@ -39,7 +39,7 @@ def parts_graph(
     results: Sequence[TensorType] | None = None,
 ) -> Graph:
     """Capture a function of the op's operands, absent ones and lists included; it gives the types of ``results``."""
-    from .capturing import capture
+    from .recording.capturing import capture
 
     def fake(operand: Any) -> Any:
         if isinstance(operand, tuple):

@@ -25,7 +25,7 @@ from ...propagation.complete import Complete, Decision
 from ...spec.axes import Axes
 from ...spec.rule import OpShardingRule
 from ...spec.sharding import ShardingSpec
-from ..model import FINE, NEAR, Assigner, Assignment, Extra, Optimum, Terms
+from ..model import FINE, NEAR, ROUGHLY, Assigner, Assignment, Extra, Optimum, Terms
 from ..readers import Demand, Group
 from ..routes import TOO_DEAR, Tree
 from ..strategies import Way
@@ -194,29 +194,34 @@ class Stack:
         return compact(costs, edges, self.assigner.graph.name, kept, layer, order)
 
     def optimum(
-        self, bound: bool, seconds: float | None = None, extra: Extra | None = None, narrowed: bool = True
+        self,
+        bound: bool,
+        seconds: float | None = None,
+        extra: Extra | None = None,
+        narrowed: bool = True,
+        rough: bool = False,
     ) -> tuple[Optimum, DeepPlan] | None:
         """The best choice for the plan's problem or the bound's; None if the layers do not come out equal."""
         small = self.compacted(self.assigner.terms(bound, extra), bound)
         inner = Inner.of(small, self.layer, self.key, self.short.low)
         if not inner.is_regular():
             return None
-        found = solve_chain(inner, self.short.out) or Deep(inner, self.short.out).solve(seconds, narrowed)
+        found = solve_chain(inner, self.short.out) or Deep(inner, self.short.out).solve(seconds, narrowed, rough)
         unit = FINE if bound else 1
         plan = DeepPlan(self, found.choices())
         return Optimum((), -(-found.lower_bound // unit), found.solver, found.late), plan
 
-    def solve(self, time_limit: float | None = None) -> Assignment | None:
+    def solve(self, time_limit: float | None = None, rough: bool = False) -> Assignment | None:
         """As `Assigner.solve` does it; None if the layers do not come out equal."""
         began = monotonic()
-        first = self.optimum(True, time_limit)
+        first = self.optimum(True, time_limit, rough=rough)
         if first is None:
             return None
         bound, best = first
         timed_out, solver = bound.timed_out, bound.solver
-        if best.objective - bound.lower_bound > NEAR * best.objective:
+        if best.objective - bound.lower_bound > (ROUGHLY if rough else NEAR) * best.objective:
             left = None if time_limit is None else max(0.1, time_limit - (monotonic() - began))
-            second = self.optimum(False, left)
+            second = self.optimum(False, left, rough=rough)
             if second is not None:
                 timed_out = timed_out or second[0].timed_out
                 if second[1].objective < best.objective:

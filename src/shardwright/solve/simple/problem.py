@@ -124,7 +124,7 @@ class Problem:
 
     @cached_property
     def strategic(self) -> tuple[int, ...]:
-        """The nodes worth a choice of their own: arithmetic ones; where a part of the program has none, its dearest.
+        """The nodes worth a choice of their own: arithmetic ones; where a part of the program has none, its costliest.
 
         Parts are joined by the values they share.
         """

@@ -24,7 +24,7 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ....errors import ShardwrightError, TraceError
+from ....errors import PACKAGE, ShardwrightError, TraceError
 from ...ranks import (
     ARGUMENT,
     BUFFER,
@@ -41,11 +41,11 @@ from ...ranks import (
     Traced,
     whole,
 )
-from ..answers import Answers
-from ..dispatch import Interrupted
 from ..private import FakeTensor, FakeTensorMode, tree_flatten, tree_unflatten, unset_fake_temporarily
-from ..source import Scopes, following, place_of
-from ..state import named_arguments
+from ..recording.answers import Answers
+from ..recording.dispatch import Interrupted
+from ..recording.source import Scopes, following, place_of
+from ..recording.state import named_arguments
 from .attention import fused_attention
 from .exchange import Exchanges
 from .factors import factors_of_sums
@@ -55,7 +55,6 @@ from .roots import roots_of
 from .tracing import RankMode
 from .world import World
 
-_OURS = Path(__file__).parents[3]
 _WRAPPERS = re.compile(r"(^|\.)(module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)(?=\.)")
 
 
@@ -204,7 +203,7 @@ class _Rank:
     def _failed(self, error: Exception) -> Exception:
         """An error of the program's own, or of PyTorch on its behalf; one of ours stays what it is."""
         frames = list(walk_tb(error.__traceback__))
-        if frames and Path(frames[-1][0].f_code.co_filename).is_relative_to(_OURS):
+        if frames and Path(frames[-1][0].f_code.co_filename).is_relative_to(PACKAGE):
             return error
         users = [f"{place[0]}:{line}" for frame, line in frames if (place := place_of(frame)) is not None]
         whose = "the single program" if self.job.single else f"the parallel program, on rank {self.mode.rank},"
