@@ -91,6 +91,11 @@ def rule(
             raise RuleError(f"rule() has no argument {key!r}", rows=[("op", name)], help=near_misses(key, _ARGUMENTS))
 
     def register(source: Any) -> Any:
+        if not isinstance(source, str) and not callable(source):
+            raise RuleError(
+                f"a rule is text, or a function of the call, not {source!r}", rows=[("op", str(name))],
+                help='write rule("matmul", "m k, k n -> m n")',
+            )  # fmt: skip
         origin = _caller()
         _load_families()
         transfers: tuple[Transfer, ...] = ()

@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 import discover_statements as made
 from shardwright.discover.emit.files import shared_texts
 from shardwright.discover.emit.public import emit_public
-from shardwright.discover.emit.source import code_of, emitted_rules, literal, normal_dims
+from shardwright.discover.emit.source import code_of, emitted_rules, literal, local_name, normal_dims
 from shardwright.discover.emit.strategy import Origin, emit_strategy
 from shardwright.discover.emit.tests import emit_tests
 from shardwright.discover.emit.upstream import emit_upstream
@@ -128,6 +128,57 @@ def test_false_rules_fail(outcomes: dict[str, str]) -> None:
 
 def test_communication_fails(outcomes: dict[str, str]) -> None:
     assert "1 != 0" in outcomes["test_not_registered::test_s_d_to_s_d_s_d"]
+
+
+HOSTILE = '"""' + "\\" + 'x\nimport os\n"'
+
+
+def test_hostile_names_stay_text() -> None:
+    """What a user called things ends no docstring, and hides no variable of the emitted function."""
+    statement = made.cross(made.overload("aten.linalg_cross.default"))
+    named = replace(statement.operator, name=f"own{HOSTILE}")
+    samples = tuple(replace(sample, label=HOSTILE) for sample in statement.samples)
+    nasty = replace(statement, operator=named, samples=samples)
+    origin = Origin((f"my-op{HOSTILE}",), (f"a folder{HOSTILE}",))
+    for text in (emit_strategy(nasty, origin), emit_public(nasty, origin), emit_tests(nasty, "linalg_cross_strategy")):
+        tree = ast.parse(text)
+        assert not any(isinstance(node, ast.Import) and node.names[0].name == "os" for node in ast.walk(tree))
+    assert f"importlib.import_module({f'my-op{HOSTILE}'!r})" in emit_strategy(nasty, origin)
+    assert [local_name(name) for name in ("rows", "tensors", "max", "from", "dim")] == [
+        "rows_", "tensors_", "max_", "from_", "dim",
+    ]  # fmt: skip
+
+
+@pytest.mark.long
+def test_own_operators_are_imported_from_anywhere(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "my-ops.py").write_text(made.CUSTOM.replace("shardwright_tests", "shardwright_anywhere"))
+    call = "scaled_sum(f32[8, 6], f32[8, 6], 2.0)"
+    asked = ["discover", "--quick", "--emit", "rules", "--call", call, "mine/my-ops.py:scaled_sum"]
+    command = [sys.executable, "-c", "from shardwright.cli import main; main()", *asked]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    (module,) = (path for path in (tmp_path / "rules").glob("*_strategy.py") if not path.name.startswith("test_"))
+    loaded = f"""
+import importlib.util
+spec = importlib.util.spec_from_file_location("anything", {str(module)!r})
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+print(module.OP)
+"""
+    done = subprocess.run([sys.executable, "-c", loaded], cwd="/", capture_output=True, text=True)
+    assert done.stdout == "shardwright_anywhere.scaled_sum.default\n", done.stderr
+
+
+@pytest.mark.long
+def test_a_contribution_passes_its_test(tmp_path: Path) -> None:
+    texts = emit_upstream([cross()])
+    assert set(texts) == {"linalg_cross_upstream.py", "test_linalg_cross_upstream.py", "linalg_cross_pull_request.md"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    assert "- `aten.linalg_cross.out` (out)" in texts["linalg_cross_pull_request.md"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_linalg_cross_upstream.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_spawned_tests_pass(tmp_path: Path) -> None:

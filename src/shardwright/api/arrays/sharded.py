@@ -16,8 +16,9 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import NDArray
 
-from ...errors import SpecError
+from ...errors import SpecError, front
 from ...frontends.base import frontends
+from ...frontends.failing import telling
 from ...frontends.numpy import ShapeDtype, Traced, constrain, is_traced, prepare, trace
 from ...frontends.numpy.arrays import NumpyArrays
 from ...frontends.numpy.trees import Tree, flatten, unflatten
@@ -75,6 +76,24 @@ class ShardedArray(NDArrayOperatorsMixin):
     def __len__(self) -> int:
         return self.shape[0]
 
+    def __bool__(self) -> bool:
+        return bool(self._one("bool"))
+
+    def __float__(self) -> float:
+        return float(self._one("float"))
+
+    def __int__(self) -> int:
+        return int(self._one("int"))
+
+    def _one(self, what: str) -> Any:
+        """The number of an array that has one."""
+        if self.size != 1:
+            raise SpecError(
+                f"{what}() of an array of {self.size} elements", rows=[("array", repr(self))],
+                help="reduce it first, such as (x > 0).all(), or take x.numpy()",
+            )  # fmt: skip
+        return self.numpy().item()
+
     def __repr__(self) -> str:
         return f"ShardedArray({self.dtype}{list(self.shape)}, {self.spec} on {self.mesh})"
 
@@ -107,7 +126,7 @@ class ShardedArray(NDArrayOperatorsMixin):
         return run_eagerly(func, args, kwargs)
 
     def __getitem__(self, key: Any) -> Any:
-        return run_eagerly(_item, (self, _Key(key)), {})
+        return run_eagerly(index, (self, _Key(key)), {})
 
     @property
     def T(self) -> Any:
@@ -174,7 +193,7 @@ class _Key:
         return repr(self.key)
 
 
-def _item(array: Any, key: _Key) -> Any:
+def index(array: Any, key: _Key) -> Any:
     return array[key.key]
 
 
@@ -233,8 +252,10 @@ def _compile(
         args, kwargs = unflatten(tree, arrays)
         return func(*args, **kwargs)
 
-    call.__name__ = getattr(func, "__name__", "call")
-    traced = trace(call, *[ShapeDtype(tuple(leaf.shape), leaf.dtype) for leaf in leaves])
+    call.__name__ = str(getattr(func, "name", None) or getattr(func, "__name__", "call"))
+    stand_ins = [ShapeDtype(tuple(leaf.shape), leaf.dtype) for leaf in leaves]
+    with telling(call, tuple(stand_ins), {}, asked=True):
+        traced = trace(call, *stand_ins)
     program = program_by_specs(traced.graph, mesh, specs)
     inputs = tuple(program.values[value].spec for value in program.inputs)
     return _Compiled(traced, inputs, VirtualEngine(mesh, prepare).compile(program))
@@ -258,6 +279,7 @@ def _place(mesh: Any, shape: Sequence[int], spec: Any) -> ShardingSpec:
     return default_spec(mesh, shape) if spec is None else ShardingSpec.of(spec, mesh, len(shape)).closed()
 
 
+@front
 def asarray(array: Any, *, mesh: Any, spec: Any = None, engine: Any = None) -> Any:
     """Put a host array on the mesh, sharded on the first dividing dim unless told.
 
@@ -266,13 +288,29 @@ def asarray(array: Any, *, mesh: Any, spec: Any = None, engine: Any = None) -> A
     if engine is not None or _framework_of(array) is not None:
         door = _door(_framework_of(array) or engine)
         return door.place(array, mesh, _place(mesh, array.shape, spec), engine or "virtual")
-    whole = np.asarray(array)
+    whole = _numbers(array)
     where = _place(mesh, whole.shape, spec)
     event = "broadcast" if where.is_replicated else "scatter"
     log.add(event, f"host array {list(whole.shape)}", "+".join(map(str, where.sharded_axes)), whole.nbytes)
     return ShardedArray(scatter(whole, where), where, whole.shape)
 
 
+def _numbers(array: Any) -> Array:
+    """A host array of numbers or truth values."""
+    try:
+        whole = np.asarray(array)
+        if whole.dtype.kind in "biufc":
+            return whole
+        said = f"elements are {whole.dtype}"
+    except ValueError as error:
+        said = str(error).partition(". ")[0]
+    raise SpecError(
+        f"asarray takes an array of numbers, not a {type(array).__name__}", rows=[("NumPy", said)],
+        help="give np.asarray([...])",
+    )  # fmt: skip
+
+
+@front
 def randn(*shape: Any, mesh: Any, spec: Any = None, seed: int = 0, dtype: Any = np.float64, engine: Any = None) -> Any:
     """Standard normal numbers that depend on the seed and the global index alone.
 
@@ -280,6 +318,7 @@ def randn(*shape: Any, mesh: Any, spec: Any = None, seed: int = 0, dtype: Any = 
     draws its own shard.
     """
     size = _shape(shape)
+    dtype = _element_type(dtype, engine)
     where = _place(mesh, size, spec)
     log.add("create", f"randn {list(size)}", "+".join(map(str, where.sharded_axes)))
     if engine is not None:
@@ -288,10 +327,12 @@ def randn(*shape: Any, mesh: Any, spec: Any = None, seed: int = 0, dtype: Any = 
     return ShardedArray(pended(shards, where, _HOST), where, size)
 
 
+@front
 def zeros(*shape: Any, mesh: Any, spec: Any = None, dtype: Any = np.float64, engine: Any = None) -> Any:
     return _filled("zeros", np.zeros, _shape(shape), mesh, spec, dtype, engine)
 
 
+@front
 def ones(*shape: Any, mesh: Any, spec: Any = None, dtype: Any = np.float64, engine: Any = None) -> Any:
     return _filled("ones", np.ones, _shape(shape), mesh, spec, dtype, engine)
 
@@ -299,12 +340,18 @@ def ones(*shape: Any, mesh: Any, spec: Any = None, dtype: Any = np.float64, engi
 def _filled(
     name: str, make: Callable[..., Array], shape: tuple[int, ...], mesh: Any, spec: Any, dtype: Any, engine: Any
 ) -> Any:
+    dtype = _element_type(dtype, engine)
     where = _place(mesh, shape, spec)
     log.add("create", f"{name} {list(shape)}", "+".join(map(str, where.sharded_axes)))
     if engine is not None:
         return _door(engine).filled(name, make, shape, mesh, where, dtype, engine)
     shards = [make(where.local_shape(shape, p), dtype) for p in where.mesh]
     return ShardedArray(pended(shards, where, _HOST), where, shape)
+
+
+def _element_type(dtype: Any, engine: Any) -> Any:
+    """NumPy's; what an engine of another framework takes it says itself."""
+    return ShapeDtype((), dtype).dtype if engine is None else dtype
 
 
 def _shape(shape: tuple[Any, ...]) -> tuple[int, ...]:
@@ -317,6 +364,7 @@ def _shape(shape: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(map(int, sizes))
 
 
+@front
 def with_sharding_constraint(x: Any, spec: Any) -> Any:
     """Inside a traced function: from here on the value is sharded like this.  Elsewhere: the value itself."""
     if hasattr(x, "redistribute") and hasattr(x, "shards"):

@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from ...errors import SpecError
+from ...errors import SpecError, front
 from ...frontends.base import Framework, Source, StepForm, batch_dims, frontend_for
 from ...plans.requests import Request
 from ...run.engine import Engine
@@ -58,6 +58,8 @@ def data_axes_of(
     """The axes along which ranks have different parts of a batch: as said, as a plan splits it, or by their names."""
     names = mesh.axis_names
     if said is not None:
+        if not isinstance(said, str | Sequence):
+            raise SpecError(f"data_axes= takes names of mesh axes, not {said!r}", rows=[("mesh", str(mesh))])
         chosen = (said,) if isinstance(said, str) else tuple(said)
         for name in chosen:
             if name not in names:
@@ -90,6 +92,7 @@ def data_place(mesh: DeviceMesh, axes: Sequence[str], position: int) -> tuple[in
     return rank, count
 
 
+@front
 def data_rank(mesh: Any, data_axes: str | Sequence[str] | None = None) -> tuple[int, int]:
     """Which part of a batch this process gives with ``data="local"``, and of how many there are.
 
@@ -129,9 +132,10 @@ def micro_batches(framework: Framework, call: Call, count: int) -> list[Call]:
 
 def one_batch(fn: Any, call: Call, form: StepForm) -> Call:
     """The call that is captured for a batch: the first of those that add up."""
-    if form.accumulate == 1:
+    framework = frontend_for(fn, *call).FRAMEWORK
+    if form.accumulate == 1 or framework.processes is None:  # which has no training steps, and says so
         return call
-    return micro_batches(frontend_for(fn, *call).FRAMEWORK, call, form.accumulate)[0]
+    return micro_batches(framework, call, form.accumulate)[0]
 
 
 class Batches:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import SpecError
+from ...errors import SpecError, front
 from ...frontends.base import Framework, Source, capture_source, frontend_for
 from ...plans.plan import read_plan
 from ...plans.requests import Request, requests_of
-from ...run.engine import engine_for, is_one_of_several
+from ...run.engine import check_engine, engine_for, is_one_of_several
 from ...solve.planner import check_recipe, check_solver
 from ..arguments import call_of, check_loss, check_seconds, check_time_limit, mesh_of, step_form
 from ..artefact import Plan
@@ -42,6 +42,7 @@ class Wishes:
     def check(self, name: str) -> None:
         """That they go together."""
         check_solver(self.solver)
+        check_engine(self.engine)
         check_time_limit(self.time_limit)
         if self.recipe is not None:
             check_recipe(self.recipe)
@@ -93,6 +94,7 @@ class Wishes:
         return Plan(data, source, planner, self.mesh, engine, self.proof)
 
 
+@front
 def shard_step(
     model: Callable[..., Any],
     /,
@@ -143,6 +145,7 @@ def shard_step(
     return wishes.planned(source, model, (args, call)).step(example=(args, call), compile=compile)
 
 
+@front
 def train_step(
     model: Callable[..., Any],
     /,

@@ -23,6 +23,7 @@ from ...frontends.failing import telling
 from ...ir.program import Collective, Program
 from ...run.engine import Engine, Executed
 from ...spec.sharding import ShardingSpec
+from ..arguments import check_numbers
 from .batches import Batches, Call, data_place, micro_batches
 from .checkpoints import Checkpointed, Held
 from .entries import Entry, Part, Planned
@@ -233,6 +234,7 @@ class Step(Checkpointed):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self._check_state()
+        check_numbers(self.source, args, kwargs)
         calls = micro_batches(self.batches.framework, (args, kwargs), self.batches.accumulate)
         whole = self.batches.whole(calls[0])
         entry = self._entry(whole)
@@ -277,6 +279,7 @@ class Step(Checkpointed):
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """What the loss function returns for this batch, with the state as it is, without training."""
         self._check_state()
+        check_numbers(self.source, args, kwargs)
         whole = self.batches.whole((args, kwargs))
         key = self._signature(whole)
         entry = self._evaluating.get(key)

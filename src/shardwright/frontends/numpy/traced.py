@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import TraceError
+from ...errors import TraceError, front
 from ...ir.core import CONSTRAINT
 from ...ir.graph import Graph
 from ...spec.sharding import Shape
 from ..base import CONSTANT, DATA, FORWARD, Input, Leaf, Source
+from ..failing import check_call, telling
 from .compute import run_graph
 from .dtypes import Array, DType, tensor_type
 from .emit import lift, node
@@ -101,6 +102,7 @@ class Traced(Source):
         return self.unflatten(run_graph(self.graph, self.flatten(*args, **kwargs)))
 
 
+@front
 def trace(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Traced:
     """Run ``fn`` on tracers in place of the arrays among its arguments.
 
@@ -117,6 +119,12 @@ def trace(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Traced:
     >>> [node.op for node in traced.graph.nodes]
     ['matmul', 'add', 'full', 'maximum']
     """
+    check_call(fn, args, kwargs)
+    with telling(fn, args, kwargs):
+        return _traced(fn, args, kwargs)
+
+
+def _traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
     recorder = Recorder(_name(fn))
     leaves, in_tree = flatten((args, kwargs))
     paths = _parameters(fn, args, kwargs)

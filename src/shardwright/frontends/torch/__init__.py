@@ -37,10 +37,8 @@ Importing this package imports no PyTorch: that happens with the first of its na
 
 from __future__ import annotations
 
-import logging
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -99,21 +97,9 @@ def source_of(
     """A function, a module, or with ``optimizer`` or ``loss`` a training step, captured."""
     from .recording.capturing import capture, capture_step
 
-    with _quiet():
-        if training or optimizer is not None or loss is not None or form != PLAIN:
-            return capture_step(fn, *args, optimizer=optimizer, loss=loss, form=form, **kwargs)
-        return capture(fn, *args, **kwargs)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """What fails on fake tensors is raised, and told by us; PyTorch's log of it, with all its frames, is not needed."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    before, log.disabled = log.disabled, True
-    try:
-        yield
-    finally:
-        log.disabled = before
+    if training or optimizer is not None or loss is not None or form != PLAIN:
+        return capture_step(fn, *args, optimizer=optimizer, loss=loss, form=form, **kwargs)
+    return capture(fn, *args, **kwargs)
 
 
 __all__ = [

@@ -12,7 +12,7 @@ from ....errors import TraceError
 from ....ir.graph import TensorType
 from ...base import GRADIENT, NORM, PARAMETER, PLAIN, UPDATE, StepForm
 from ..dtypes import tensor_type
-from ..private import FakeTensor, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
+from ..private import FakeTensor, keystr, quiet, tree_flatten, tree_flatten_with_path, tree_unflatten
 from ..steps.watching import Ledger
 from .aliasing import Record
 from .captured import PLAIN_TYPES, TENSOR, Captured, optimizers_of
@@ -197,7 +197,7 @@ def _run(
         running.append(session)
     mode = session.recording
     grad = grad and torch.is_grad_enabled()
-    with session.swapped(), following(lambda: session.scopes), torch.set_grad_enabled(grad):
+    with session.swapped(), following(lambda: session.scopes), torch.set_grad_enabled(grad), quiet():
         leaves, in_spec = tree_flatten((tuple(args), kwargs))
         stand_ins, tensors = _arguments(session, mode, named, args, kwargs, leaves)
         for slot in session.slots:
