@@ -83,7 +83,7 @@ def rewritten(asked: Asked) -> tuple[tuple[Rewrite, ...], Asked]:
         if name == CONSTRAINTS and not any(node.op == CONSTRAINT for node in asked.graph.nodes):
             continue
         made = apply_rewrite(Rewrite(name), asked)
-        if made.graph is not asked.graph:
+        if made.graph is not asked.graph or name == CONSTRAINTS:  # which may say more of the same graph
             found.append(Rewrite(name))
             asked = made
     return tuple(found), asked
@@ -175,7 +175,7 @@ class Planner:
 
     def bounded(self, plan: Plan, bound: int) -> Plan:
         """A plan with a bound of all plans with even splits whose axes stand in the order of the mesh, or as asked, and
-        whose ops leave values as asked.
+        whose ops leave values as asked and carry sums alone.
 
         Nothing is known of other plans, nor where a compiler makes one pass of several ops, which no sum over ops
         foresees.
