@@ -110,7 +110,8 @@ class _Once:
         # Of many, most pairs are told apart where the first one looks best, most others by a few columns of each table.
         few = cost.size <= FEW
         may = ~np.eye(cost.size, dtype=np.bool_) if few else _may_beat(cost, tables, each)
-        first, second = _beating(cost, tables, each, *np.nonzero(may), 0 if few else SAMPLED)
+        first, second = np.nonzero(may)
+        first, second = _beating(cost, tables, each, first, second, 0 if few else SAMPLED)
         if not first.size:
             return None
         beats = np.zeros(may.shape, np.bool_)
@@ -150,7 +151,7 @@ def _may_beat(cost: Ints, tables: Sequence[Ints], each: bool) -> Mask:
 def _beating(
     cost: Ints, tables: Sequence[Ints], each: bool, first: Ints, second: Ints, sampled: int
 ) -> tuple[Ints, Ints]:
-    """Of pairs of strategies those of which the second is no dearer than the first, whatever the neighbours do.
+    """Of pairs of strategies those of which the second is no more expensive than the first, whatever the neighbours do.
 
     What a few columns of each table say is never less than what all of them do: pairs go as soon as that is too little.
     """
