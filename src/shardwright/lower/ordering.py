@@ -264,7 +264,7 @@ def _sequence(program: Program, late_parts: bool = True) -> list[int]:
     for n, makers in enumerate(made_by):
         level = max([levels[made] + (made >= start and sends[made]) for made in makers], default=0)
         levels[n] = level
-        waits = sends[n] or any([sends[made] for made in makers])
+        waits = sends[n] or any(sends[made] for made in makers)
         if n in feeds and not waits and (views[n] or (makers and not level)):
             after, rank = max((rows[made][:2] for made in makers), default=(-1, 0))
             rows.append((after, rank, n))
@@ -277,7 +277,7 @@ def _sequence(program: Program, late_parts: bool = True) -> list[int]:
     """The first reader of what each instruction makes; those that move with their reader count as that."""
     for n in range(count - 1, -1, -1):
         moves = first[n] < count and (free[n] if late_parts else views[n]) and rows[n][0] in (n, count)
-        if moves and rows[first[n]] > rows[n] and any([sends[made] or free[made] for made in made_by[n]]):
+        if moves and rows[first[n]] > rows[n] and any(sends[made] or free[made] for made in made_by[n]):
             rows[n] = (*rows[first[n]][:2], n)
         for made in made_by[n]:
             if first[made] == count or rows[n] < rows[first[made]]:
