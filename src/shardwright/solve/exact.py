@@ -149,6 +149,12 @@ class Prepared:
     """So many of the short stacks have layers that do not come out equal."""
     _stacks: list[Stack] = field(default_factory=list)
 
+    @property
+    def is_joined(self) -> bool:
+        """Whether mesh axes are joined, so that bounds speak of a part of the plans only."""
+        about = self._stacks[0].assigner if self._stacks else self._whole
+        return bool(about.space.joined)
+
     @cached_property
     def _whole(self) -> Assigner:
         return assigner_of(self.graph, self.mesh, self.hardware, self.asked)

@@ -134,7 +134,8 @@ class Assigner:
         self.allows, self.offer, self.stays = asked.allows, asked.offer, asked.stays
         self.hardware = self.hardware.on(self.mesh)
         self.roles = graph_roles(graph)
-        self.space = Space(graph, self.mesh, self.hardware, self.uneven)
+        named = {axis.name for spec in (*self.given.values(), *self.out_specs.values()) for axis in spec.used_axes}
+        self.space = Space(graph, self.mesh, self.hardware, self.uneven, frozenset(named))
         self.book = RouteBook(self.mesh, self.hardware, asked.most_gathered)
         self.updates = {output: graph.inputs[i] for i, output in graph.updates}
         self.kept = frozenset(self.updates.values())
@@ -489,7 +490,7 @@ class Assigner:
                 outputs.append(self.out_specs[i].closed())
             else:
                 outputs.append(ends.get(value, home[value]) if home[value].partial else home[value])
-        return Complete(graph, self.mesh, inputs, tuple(decisions), tuple(outputs), (), 0, sources)
+        return Complete(graph, self.mesh, inputs, tuple(decisions), tuple(outputs), self.space.joined, 0, sources)
 
 
 __all__ = ["Assigner", "Assignment"]

@@ -40,7 +40,7 @@ from ..spec.axes import Axes
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
 from .bound import is_even
-from .exact import assigner_of, best_plan, held_by
+from .exact import Prepared, assigner_of, best_plan, held_by
 from .model import Assigner, Assignment
 from .recipes import DISTINCT, RECIPES
 from .recipes.costs import recipe_complete, recipe_cost
@@ -150,8 +150,15 @@ class Planner:
         self, fixed: Mapping[int, ShardingSpec], strict: bool, solver: str, time_limit: float | None
     ) -> Assignment:
         """The exact solver's answer; ``fixed`` shardings stand fast beside what was asked."""
-        asked = self.asked.also(fixed, strict).limited(self.limit)
-        return best_plan(self.graph, self.mesh, self.hardware, asked, solver=solver, time_limit=time_limit)
+        return self._exact(self.asked.also(fixed, strict).limited(self.limit), solver, time_limit)
+
+    def _exact(self, asked: Asked, solver: str, time_limit: float | None) -> Assignment:
+        """The exact solver's answer, without a bound where it does not hold for all plans."""
+        prepared = Prepared(self.graph, self.mesh, self.hardware, asked)
+        found = best_plan(
+            self.graph, self.mesh, self.hardware, asked, solver=solver, time_limit=time_limit, prepared=prepared
+        )
+        return replace(found, lower_bound=0) if prepared.is_joined else found
 
     # -- plans ------------------------------------------------------------------------------------------------
 
@@ -328,8 +335,7 @@ class Planner:
                 search = self.scheduled("auto", monotonic() + seconds)
                 search.raise_bound()
                 return search.lower_bound
-            free = self.asked.limited(None)
-            return best_plan(self.graph, self.mesh, self.hardware, free, time_limit=seconds).lower_bound
+            return self._exact(self.asked.limited(None), "auto", seconds).lower_bound
         except PlanInfeasible:
             return 0
 

@@ -163,7 +163,7 @@ class Scheduled:
     def raise_bound(self) -> None:
         """Raise the bound by one choice of shares after the other, as long as it rises: in a row it does so up to some
         place, and then falls."""
-        for row in shares_of(self.hardware, self.mesh.axes):
+        for row in shares_of(self.hardware, self.mesh.axes) if not self.prepared.is_joined else ():
             before = self.lower_bound
             for shares in row:
                 if self.is_over():

@@ -446,7 +446,8 @@ class DeepPlan:
             else:
                 lies, end = home(value), copies[copied[value]][1]
                 outputs.append(end if lies.partial and end is not None else lies)
-        return Complete(graph, about.mesh, tuple(inputs.values()), decisions, tuple(outputs), (), 0, sources)
+        notes = about.space.joined
+        return Complete(graph, about.mesh, tuple(inputs.values()), decisions, tuple(outputs), notes, 0, sources)
 
     def _made(self, variable: int, way: Way) -> Made:
         """A decision but for its node's number."""
