@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from math import inf
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,16 @@ SAMPLED = 8
 """So many columns of a table are looked at first."""
 BLOCK = 1 << 15
 """So many entries of a table are compared at once: they fit into a core's cache."""
+
+
+class OutOfTime(Exception):
+    """Time was up before there was anything to go on with."""
+
+
+def in_time(until: float) -> None:
+    """Raise `OutOfTime` after that."""
+    if monotonic() > until:
+        raise OutOfTime
 
 
 class _Once:
@@ -228,6 +240,7 @@ def compact(
     kept: Collection[int] = (),
     layer: Sequence[int] | None = None,
     order: Sequence[int] | None = None,
+    until: float = inf,
 ) -> Compact:
     """Arrays given more than once should be the same object; none is changed.
 
@@ -238,7 +251,7 @@ def compact(
     ``kept`` are not eliminated unless they have nothing to choose, and lose no strategies if they are of a layer; if
     not, only such as are never needed however many layers there are.
     """
-    work = _Compaction(costs, edges, frozenset(kept), layer)
+    work = _Compaction(costs, edges, frozenset(kept), layer, until)
     for _ in range(ROUNDS):
         work.eliminate()
         if not work.prune():
@@ -253,8 +266,9 @@ class _Compaction:
         edges: Sequence[tuple[int, int, Ints]],
         held: frozenset[int],
         layer: Sequence[int] | None,
+        until: float,
     ) -> None:
-        self.held, self.layer = held, layer
+        self.held, self.layer, self.until = held, layer, until
         self.once = _Once()
         self.cost = [self.once.array(row) for row in costs]
         self.tables: list[dict[int, Ints]] = [{} for _ in costs]
@@ -263,6 +277,7 @@ class _Compaction:
         self.offset = 0
         self.offsets: dict[int, int] = {}
         for i, j, table in edges:
+            in_time(until)
             if i == j:
                 self.cost[i] = self.once.array(self.cost[i] + np.diagonal(table))
             else:
@@ -279,6 +294,7 @@ class _Compaction:
         queue = deque(at for at in range(len(self.cost)) if not self.gone[at])
         waiting = set(queue)
         while queue:
+            in_time(self.until)
             at = queue.popleft()
             waiting.discard(at)
             if self.gone[at]:
@@ -355,6 +371,7 @@ class _Compaction:
         """Drop strategies that are never needed; whether there were any."""
         found = False
         for at in range(len(self.cost)):
+            in_time(self.until)
             if self.gone[at] or self.cost[at].size == 1:
                 continue
             held = at in self.held

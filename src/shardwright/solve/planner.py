@@ -160,6 +160,14 @@ class Planner:
         )
         return replace(found, lower_bound=0) if prepared.is_joined else found
 
+    def _told(self, plan: Plan, seconds: float) -> Plan:
+        """A plan that was cut short, and says so."""
+        note = f"time was up after {seconds:g} s: with more, a faster plan or a better bound may be found"
+        notes = tuple(dict.fromkeys([*plan.complete.notes, note]))
+        assert plan.program is not None
+        program, complete = replace(plan.program, notes=notes), replace(plan.complete, notes=notes)
+        return replace(plan, complete=complete, program=program, timed_out=True)
+
     # -- plans ------------------------------------------------------------------------------------------------
 
     def priced(self, decided: Complete, solver: str, lower_bound: int = 0, timed_out: bool = False) -> Plan:
@@ -291,7 +299,7 @@ class Planner:
         for strict in (False, True):
             search = self.scheduled(solver, until, strict)
             search.search()
-            if search.best is None:
+            if search.best is None and not (search.late and not search.judged):
                 search.fit()
             search.raise_bound()
             best = search.best
@@ -344,6 +352,7 @@ class Planner:
     ) -> Plan:
         """The best plan that keeps every request; `PlanInfeasible` where none is found."""
         seconds = DEFAULT_SECONDS if time_limit is None else time_limit
+        end = monotonic() + seconds
         if self.asked.recipe is not None:
             return self._recipe_asked_for(self.asked.recipe)
         if solver == SIMPLE:
@@ -352,16 +361,18 @@ class Planner:
             return self.bounded(plan, self.free_bound(seconds) if small else 0)
         failed: PlanInfeasible | None = None
         best: Plan | None = None
-        bound, late, end = 0, False, monotonic() + seconds
+        bound, late = 0, False
         try:
-            best = (self.by_schedule if self.hardware.overlaps else self.by_solver)(solver, seconds)
+            best = (self.by_schedule if self.hardware.overlaps else self.by_solver)(solver, end - monotonic())
             bound, late = best.lower_bound, best.timed_out
             self._kept(best)
         except PlanInfeasible as error:
             failed = error
-            bound = self.free_bound(seconds) if best is None else bound
+            late = late or monotonic() > end
+            bound = self.free_bound(end - monotonic()) if best is None and not late else bound
             best = None
-        for name in DISTINCT:
+        # Where time was up before there was a plan, the first recipe that will do is taken: first what holds least.
+        for name in sorted(DISTINCT, key=lambda name: name != "zero3") if best is None and late else DISTINCT:
             try:
                 if best is not None and (monotonic() > end or not self.recipe_may_win(name, best.cost.objective)):
                     late = late or monotonic() > end
@@ -374,7 +385,7 @@ class Planner:
         if best is None:
             assert failed is not None
             raise failed
-        return replace(best, timed_out=late)
+        return self._told(best, seconds) if late else replace(best, timed_out=False)
 
     def _recipe_asked_for(self, name: str) -> Plan:
         plan = self.by_recipe(name)

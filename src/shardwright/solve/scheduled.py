@@ -18,6 +18,7 @@ from ..cost.machine import Hardware, Overlap
 from ..errors import PlanInfeasible
 from ..ir.graph import Graph
 from ..optimize import solver_named
+from ..optimize.compact import OutOfTime
 from ..plans.asked import Asked
 from ..plans.complete import Complete
 from ..spec.mesh import DeviceMesh
@@ -74,7 +75,7 @@ class Scheduled:
     judged: list[Judged] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.prepared = Prepared(self.graph, self.mesh, self.hardware, self.asked)
+        self.prepared = Prepared(self.graph, self.mesh, self.hardware, self.asked, self.until)
         self._seen: set[object] = set()
 
     def left(self) -> float:
@@ -88,11 +89,15 @@ class Scheduled:
     # -- candidates ---------------------------------------------------------------------------------------
 
     def candidates(self) -> Iterator[Assignment]:
-        """The best plans by each sum; the first one whatever the time."""
+        """The best plans by each sum."""
         for i, overlap in enumerate(STAND_INS):
             if i and self.is_over():
                 return
-            found = self.by(overlap)
+            try:
+                found = self.by(overlap)
+            except OutOfTime:
+                self.late = True
+                return
             self.late = self.late or found.timed_out
             yield found
 
@@ -152,6 +157,9 @@ class Scheduled:
             except PlanInfeasible as error:
                 failed = failed or error
                 continue
+            except OutOfTime:
+                self.late = True
+                break
             self.late = self.late or found.timed_out
             if self._is_new(found):
                 self.judged.append(Judged(found, *self.judge(found.complete)))
@@ -163,12 +171,18 @@ class Scheduled:
     def raise_bound(self) -> None:
         """Raise the bound by one choice of shares after the other, as long as it rises: in a row it does so up to some
         place, and then falls."""
-        for row in shares_of(self.hardware, self.mesh.axes) if not self.prepared.is_joined else ():
+        if self.is_over() or self.prepared.is_joined:
+            return
+        for row in shares_of(self.hardware, self.mesh.axes):
             before = self.lower_bound
             for shares in row:
                 if self.is_over():
                     return
-                bound = self.bound(shares)
+                try:
+                    bound = self.bound(shares)
+                except OutOfTime:
+                    self.late = True
+                    return
                 if bound <= self.lower_bound:
                     break
                 self.lower_bound = bound

@@ -5,8 +5,8 @@ is one such choice for every axis.  An axis that is longer than a factor may fil
 follows it (8 heads in groups of 4 on an axis of 16).  Ways are made once for equal calls, so depth costs nothing.
 
 Their number grows with every axis by a factor.  Where some node would have more than `MOST`, axes that are next to each
-other, of one kind of link if there are such, are *joined*: they go the same way.  Nothing is then known of plans in
-which they do not.
+other are *joined*, small and outer ones first, which mostly cut the batch: they go the same way.  Nothing is then known
+of plans in which they do not.
 """
 
 from __future__ import annotations
@@ -108,11 +108,9 @@ class Space:
                 if key not in calls:
                     calls[key] = _Call(self, node, view.rule, types)
 
-        def price(at: int) -> tuple[bool, bool, int, int]:
-            both = groups[at : at + 2]
-            links = [[wire for wire, _ in self.hardware.levels(group)] for group in both]
-            named = any(axis.name in self.apart for group in both for axis in group)
-            return named, links[0] != links[1], axes_size((*both[0], *both[1])), -at
+        def price(at: int) -> tuple[bool, int, int]:
+            both = (*groups[at], *groups[at + 1])
+            return any(axis.name in self.apart for axis in both), axes_size(both), at
 
         while max([prod(len(call.options(group)) for group in groups) for call in calls.values()], default=0) > MOST:
             if len(groups) < 2:

@@ -191,7 +191,7 @@ class Stack:
                 kept.add(i if i in hub else j if j in hub else i)
             elif layer[i] in inner or layer[j] in inner:
                 kept.add(i if layer[i] < 0 else j)
-        return compact(costs, edges, self.assigner.graph.name, kept, layer, order)
+        return compact(costs, edges, self.assigner.graph.name, kept, layer, order, self.assigner.until)
 
     def optimum(
         self,
