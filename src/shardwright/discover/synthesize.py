@@ -46,6 +46,10 @@ class Synthesis:
     """What each rule says, as the search knows it."""
     inserts: int = 0
     """How many dims the operator adds before its dim arguments count."""
+    fresh_calls: tuple[Sample, ...] = ()
+    """The calls that it was attacked with."""
+    tensors: tuple[tuple[str, ...], ...] = ()
+    """The tensors that the rules speak of, by argument; then those of each set of variants."""
 
 
 def synthesize(
@@ -71,10 +75,10 @@ def synthesize(
     main, *rest = groups
     found = _best(operator, main[1], drawer, strength)
     # Calls with other tensors have rules of their own; mostly the same less a term, or with it once more.
-    seen = {len(main[0])}
+    found.tensors = (main[0],)
     for names, alike in rest:
-        if len(names) not in seen and len(seen) <= _MOST_VARIANTS:
-            seen.add(len(names))
+        if len(names) not in map(len, found.tensors) and len(found.tensors) <= _MOST_VARIANTS:
+            found.tensors += (names,)
             found.variants += _best(operator, alike, drawer, strength).rules
     return found
 
@@ -132,6 +136,7 @@ def _stated(search: Search, tables: Sequence[Table], drawer: Drawer | None, stre
         situations,
         rulings,
         search.inserts,
+        tuple(target.situation.table.sample for target in siege.pool.targets),
     )
 
 

@@ -61,9 +61,9 @@ def check_order(program: Program) -> Program:
                 "the order speaks of instructions that there are not", rows=[("event", f"{kind} {members}")]
             )
         instrs = [program.instrs[n] for n in members]
-        is_new = len(members) == 1 and members[0] not in issued
-        if kind == RUN and is_new and not instrs[0].is_collective and here.issuperset(instrs[0].inputs):
-            issued.add(members[0])  # most events, in short
+        is_local = kind == RUN and len(members) == 1 and members[0] not in issued and not instrs[0].is_collective
+        if is_local and here.issuperset(instrs[0].inputs):  # most events, in short
+            issued.add(members[0])
             here.update(instrs[0].results)
             continue
         where = [("event", f"{kind} {_text(members, instrs)}")]

@@ -5,7 +5,7 @@ arrays it was done on, and gives the one array again.  So a stack of layers cost
 has to find out where a layer begins.
 
 - A variable with one neighbour, or with two if the table between them stays small, is eliminated.
-- A strategy goes if another one is never dearer, whatever the neighbours do.
+- A strategy goes if another one is never more expensive, whatever the neighbours do.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class _Once:
     def useful(self, cost: Ints, tables: Sequence[Ints], each: bool) -> Ints | None:
         """The strategies that no other one beats; None if those are all.
 
-        ``each`` asks for one that is never dearer in any table, however often the table counts.
+        ``each`` asks for one that is never more expensive in any table, however often the table counts.
         """
         if each:
             tables = list({id(table): table for table in tables}.values())
@@ -124,7 +124,8 @@ class _Once:
         # Of many, most pairs are told apart where the first one looks best, most others by a few columns of each table.
         few = cost.size <= FEW
         may = ~np.eye(cost.size, dtype=np.bool_) if few else _may_beat(cost, tables, each)
-        first, second = _beating(cost, tables, each, *np.nonzero(may), 0 if few else SAMPLED)
+        first, second = np.nonzero(may)
+        first, second = _beating(cost, tables, each, first, second, 0 if few else SAMPLED)
         if not first.size:
             return None
         beats = np.zeros(may.shape, np.bool_)
@@ -145,7 +146,7 @@ class _Once:
 
 
 def _may_beat(cost: Ints, tables: Sequence[Ints], each: bool) -> Mask:
-    """Of pairs of strategies whether the second is no dearer where, in each table, the first is nearest to the best."""
+    """Of pairs of strategies: does the second cost no more where, in each table, the first is nearest to the best?"""
     total = np.broadcast_to(cost, (cost.size, cost.size))
     may = total <= cost[:, None] if each else np.ones(total.shape, np.bool_)
     for table in tables:
@@ -164,7 +165,7 @@ def _may_beat(cost: Ints, tables: Sequence[Ints], each: bool) -> Mask:
 def _beating(
     cost: Ints, tables: Sequence[Ints], each: bool, first: Ints, second: Ints, sampled: int
 ) -> tuple[Ints, Ints]:
-    """Of pairs of strategies those of which the second is no dearer than the first, whatever the neighbours do.
+    """Of pairs of strategies those of which the second is no more expensive than the first, whatever the neighbours do.
 
     What a few columns of each table say is never less than what all of them do: pairs go as soon as that is too little.
     """

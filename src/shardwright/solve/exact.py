@@ -17,7 +17,7 @@ from time import monotonic
 from ..cost.comm import shown_cost
 from ..cost.machine import Hardware
 from ..cost.profile import RESIDENT, program_memory
-from ..errors import PlanInfeasible
+from ..errors import BoundError, PlanInfeasible
 from ..ir.graph import Graph
 from ..lower import lower
 from ..optimize import solver_named
@@ -118,13 +118,13 @@ def _better(folded: Assignment, unfolded: Callable[[], Assignment]) -> Assignmen
     except PlanInfeasible:  # a search within memory may miss what there is
         return folded
     best = min(folded, whole, key=lambda one: one.objective)
-    bound = min(max(folded.lower_bound, whole.lower_bound), best.objective)
+    bound = BoundError.unless(max(folded.lower_bound, whole.lower_bound), best.objective)
     return replace(best, lower_bound=bound, seconds=folded.seconds + whole.seconds)
 
 
 def _no_better_than(tight: Assignment, free: Assignment) -> Assignment:
     """A limit makes nothing cheaper."""
-    bound = min(max(tight.lower_bound, free.lower_bound), tight.objective)
+    bound = BoundError.unless(max(tight.lower_bound, free.lower_bound), tight.objective)
     return replace(tight, lower_bound=bound, seconds=tight.seconds + free.seconds)
 
 

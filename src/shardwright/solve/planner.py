@@ -39,7 +39,7 @@ from ..rules.registry import fuse_updates
 from ..spec.axes import Axes
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
-from .bound import is_even
+from .bound import is_foreseen
 from .exact import Prepared, assigner_of, best_plan, held_by
 from .model import Assigner, Assignment
 from .recipes import DISTINCT, RECIPES
@@ -83,7 +83,7 @@ def rewritten(asked: Asked) -> tuple[tuple[Rewrite, ...], Asked]:
         if name == CONSTRAINTS and not any(node.op == CONSTRAINT for node in asked.graph.nodes):
             continue
         made = apply_rewrite(Rewrite(name), asked)
-        if made.graph is not asked.graph:
+        if made.graph is not asked.graph or name == CONSTRAINTS:  # which may say more of the same graph
             found.append(Rewrite(name))
             asked = made
     return tuple(found), asked
@@ -189,12 +189,16 @@ class Planner:
         ), lower_bound)  # fmt: skip
 
     def bounded(self, plan: Plan, bound: int) -> Plan:
-        """A plan with a bound of all plans with even splits.
+        """A plan with a bound of all plans with even splits whose axes stand in the order of the mesh, or as asked, and
+        whose ops leave values as asked and carry sums alone.
 
-        Nothing is known of plans with others, nor where a compiler makes one pass of several ops, which no sum over ops
+        Nothing is known of other plans, nor where a compiler makes one pass of several ops, which no sum over ops
         foresees.
         """
-        if self.hardware.compiled or (bound > plan.cost.objective and not is_even(plan.complete)):
+        asked = self.asked
+        if self.hardware.compiled or (
+            bound > plan.cost.objective and not is_foreseen(plan.complete, asked.given, asked.out_specs.values())
+        ):
             return replace(plan, lower_bound=0)
         if bound > plan.cost.objective:
             raise BoundError(
@@ -299,7 +303,7 @@ class Planner:
         for strict in (False, True):
             search = self.scheduled(solver, until, strict)
             search.search()
-            if search.best is None and not (search.late and not search.judged):
+            if search.suffers() and not (search.late and not search.judged):
                 search.fit()
             search.raise_bound()
             best = search.best

@@ -36,11 +36,12 @@ def test_six_axes_make_few_strategies() -> None:
 def test_axes_are_joined_from_the_outside_and_those_that_were_named_last(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, mesh = random_graph(1, 4), DeviceMesh("a=2, b=2, c=2")
     alone = Space(graph, mesh, H100.on(mesh))
-    assert [len(group) for group in alone.groups] == [1, 1, 1] and alone.joined == ()
+    assert [len(group) for group in alone.groups] == [1, 1, 1]
+    assert alone.joined == ()
     most = max(len(alone.ways(n)) for n in range(len(graph.nodes)))
     monkeypatch.setattr(strategies, "MOST", most - 1)
     joined = Space(graph, mesh, H100.on(mesh))
-    assert [" ".join(axis.name for axis in group) for group in joined.groups][0] == "a b"
+    assert next(" ".join(axis.name for axis in group) for group in joined.groups) == "a b"
     named = Space(graph, mesh, H100.on(mesh), apart=frozenset("a"))
     assert [" ".join(axis.name for axis in group) for group in named.groups][-1].endswith("b c")
     for n in range(len(graph.nodes)):
@@ -55,7 +56,8 @@ def test_time_that_is_up_is_noticed_while_choices_are_listed(monkeypatch: pytest
     for module in ("optimize.compact", "solve.planner", "solve.scheduled", "solve.exact"):
         monkeypatch.setattr(f"shardwright.{module}.monotonic", lambda: next(ticks) / 10)
     plan = sw.plan(fn, *ARGS, mesh="x=4, y=2", time_limit=0.5)
-    assert plan.data.timed_out and plan.solver in RECIPES
+    assert plan.data.timed_out
+    assert plan.solver in RECIPES
     assert any("time was up after 0.5 s" in note for note in plan.data.program.notes)
     assert next(ticks) < 100, "what was left to do went on long after"
 
@@ -73,5 +75,3 @@ def test_large_tables_are_looked_at_in_parts_and_say_the_same(monkeypatch: pytes
     monkeypatch.setattr(batches, "BLOCK", 8)
     assert np.array_equal(batches._passed_on(table, rest), whole)
     assert np.array_equal(whole, (table[None] + rest[:, None]).min(2))
-
-

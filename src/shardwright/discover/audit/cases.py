@@ -99,6 +99,16 @@ def examine(case: Case) -> tuple[Dispatched, Fault | None, str]:
     return given, None, ""
 
 
+def refused_locally(case: Case) -> bool:
+    """Whether the plain operator does not take what some rank holds: then no rule could help."""
+    for rank in range(case.world):
+        try:
+            call_sample(case.operator, case.sample.with_tensors(tuple(held[rank] for held in case.parts)))
+        except Exception:  # whatever the library raises
+            return True
+    return False
+
+
 def difference(got: Array, want: Array, held: float = 0.0) -> str:
     """How two results differ, beyond rounding; empty if they do not.  `held`: the largest number on any rank."""
     if got.shape != want.shape:
