@@ -13,6 +13,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
+from math import inf
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -33,6 +36,16 @@ BLOCK = 1 << 15
 """So many entries of a table are compared at once: they fit into a core's cache."""
 
 
+class OutOfTime(Exception):
+    """Time was up before there was anything to go on with."""
+
+
+def in_time(until: float) -> None:
+    """Raise `OutOfTime` after that."""
+    if monotonic() > until:
+        raise OutOfTime
+
+
 class _Once:
     """Results of operations on arrays, by the identity of those; all arrays are kept, so that identities last."""
 
@@ -42,7 +55,8 @@ class _Once:
 
     def array(self, found: Ints) -> Ints:
         """The one array for all equal ones."""
-        same: Ints = self.known.setdefault(("is", found.shape, found.tobytes()), found)
+        digest = blake2b(np.ascontiguousarray(found), digest_size=16).digest()
+        same: Ints = self.known.setdefault(("is", found.shape, digest), found)
         return same
 
     def turned(self, table: Ints) -> Ints:
@@ -227,6 +241,7 @@ def compact(
     kept: Collection[int] = (),
     layer: Sequence[int] | None = None,
     order: Sequence[int] | None = None,
+    until: float = inf,
 ) -> Compact:
     """Arrays given more than once should be the same object; none is changed.
 
@@ -237,7 +252,7 @@ def compact(
     ``kept`` are not eliminated unless they have nothing to choose, and lose no strategies if they are of a layer; if
     not, only such as are never needed however many layers there are.
     """
-    work = _Compaction(costs, edges, frozenset(kept), layer)
+    work = _Compaction(costs, edges, frozenset(kept), layer, until)
     for _ in range(ROUNDS):
         work.eliminate()
         if not work.prune():
@@ -252,8 +267,9 @@ class _Compaction:
         edges: Sequence[tuple[int, int, Ints]],
         held: frozenset[int],
         layer: Sequence[int] | None,
+        until: float,
     ) -> None:
-        self.held, self.layer = held, layer
+        self.held, self.layer, self.until = held, layer, until
         self.once = _Once()
         self.cost = [self.once.array(row) for row in costs]
         self.tables: list[dict[int, Ints]] = [{} for _ in costs]
@@ -262,6 +278,7 @@ class _Compaction:
         self.offset = 0
         self.offsets: dict[int, int] = {}
         for i, j, table in edges:
+            in_time(until)
             if i == j:
                 self.cost[i] = self.once.array(self.cost[i] + np.diagonal(table))
             else:
@@ -278,6 +295,7 @@ class _Compaction:
         queue = deque(at for at in range(len(self.cost)) if not self.gone[at])
         waiting = set(queue)
         while queue:
+            in_time(self.until)
             at = queue.popleft()
             waiting.discard(at)
             if self.gone[at]:
@@ -354,6 +372,7 @@ class _Compaction:
         """Drop strategies that are never needed; whether there were any."""
         found = False
         for at in range(len(self.cost)):
+            in_time(self.until)
             if self.gone[at] or self.cost[at].size == 1:
                 continue
             held = at in self.held
