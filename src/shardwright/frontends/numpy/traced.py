@@ -144,6 +144,7 @@ def _traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
     with recording(recorder):
         result = fn(*traced_args, **traced_kwargs)
         if isinstance(result, Iterator | Awaitable):
+            getattr(result, "close", lambda: None)()  # else a coroutine warns that nobody awaited it
             raise TraceError(
                 f"a traced function returned a {type(result).__name__}, which has yet to run", help=_RETURN
             )
