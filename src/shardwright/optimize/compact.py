@@ -55,7 +55,7 @@ class _Once:
 
     def array(self, found: Ints) -> Ints:
         """The one array for all equal ones."""
-        digest = blake2b(np.ascontiguousarray(found), digest_size=16).digest()
+        digest = blake2b(np.ascontiguousarray(found).data, digest_size=16).digest()
         same: Ints = self.known.setdefault(("is", found.shape, digest), found)
         return same
 

@@ -110,7 +110,7 @@ class Space:
     @cached_property
     def groups(self) -> tuple[Axes, ...]:
         """Mesh axes by those that go the same way: each for itself, unless that gives some node too many strategies."""
-        groups = [(axis,) for axis in self.mesh.axes]
+        groups: list[Axes] = [(axis,) for axis in self.mesh.axes]
         calls: dict[object, _Call] = {}
         for node in self.graph.nodes if len(groups) > 1 else ():
             view = rule_of(self.graph, node)
