@@ -1,5 +1,5 @@
 """aten._adaptive_avg_pool2d_backward.default, S(1), S(1) -> S(1): the result is wrong in 18 of 36 elements, by
-up to 0.5 (said to lie as S(1)).
+up to 0.5 (said to be S(1)).
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""aten.histc.default, S(0) -> P(sum): the result is wrong in 4 of 100 elements, by up to 1 (said to lie as
+"""aten.histc.default, S(0) -> P(sum): the result is wrong in 4 of 100 elements, by up to 1 (said to be
 P(sum)).
 """
 

@@ -1,4 +1,4 @@
-"""aten.threshold_.default, P(min) -> P(min): the result is wrong in 2 of 4 elements, by up to 1 (said to lie as
+"""aten.threshold_.default, P(min) -> P(min): the result is wrong in 2 of 4 elements, by up to 1 (said to be
 P(min)).
 """
 

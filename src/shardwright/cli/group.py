@@ -56,7 +56,13 @@ for _command in (*planning.COMMANDS, *checking.COMMANDS, *looking.COMMANDS, prov
 @click.option("--quick", is_flag=True, help="Fewer calls and inputs, as --all does.")
 @click.option("--all", "everything", is_flag=True, help="Every operator of PyTorch's OpInfo database.")
 @click.option("--book", type=click.Choice(["numpy", "torch"]), help="Check this rule book against what is found.")
-@click.option("--jobs", default=1, show_default=True, help="With --all or --book torch: processes at a time.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="With --all or --book torch: processes at a time.",
+)
 @click.option("-o", "--out", type=click.Path(path_type=Path), metavar="PATH",
               help="Write what is printed to PATH; with --all: the folder of the reports; with --book torch: the page "
                    "beside DTensor's.")  # fmt: skip
@@ -231,7 +237,7 @@ def _beside_new_folders(ctx: click.Context, option: click.Parameter, path: Path 
 @main.command()
 @click.argument("what", type=click.Choice(["dtensor"]))
 @click.option("--op", "operators", multiple=True, metavar="OPERATOR", help="Only these; may be given several times.")
-@click.option("--jobs", default=2, show_default=True, help="Processes at a time.")
+@click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Processes at a time.")
 @click.option("--wrong-only", is_flag=True, help="Do not look for missing rules, which takes most of the time.")
 @click.option("--json", "as_json", is_flag=True, help="Print all entries as JSON.")
 @click.option("-o", "--out", type=click.Path(path_type=Path), metavar="FILE", callback=_beside_new_folders,

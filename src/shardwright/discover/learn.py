@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DiscoverError
+from ..errors import DiscoverError, front
 from .analyse import category, factor_line, properties, varying
 from .attack import FULL, LIGHT, SWIFT, Strength
 from .cases import dim_arguments
@@ -52,6 +52,7 @@ SURVEY = replace(QUICK, attack=SWIFT)
 """For all operators at once: a survey.  What is to be relied on is studied for itself."""
 
 
+@front
 def discover(
     target: object, effort: Effort = THOROUGH, calls: Sequence[str] = (), backward: bool = False
 ) -> list[Statement]:
@@ -262,6 +263,7 @@ def _python_arguments(function: Callable[..., Any]) -> tuple[Argument, ...]:
     )
 
 
+@front
 def discover_strategies(
     op: Callable[..., Any] | str,
     op_name: str = "",
@@ -277,7 +279,7 @@ def discover_strategies(
     `input_shape` is one shape for all inputs, or a list of shapes; `input_ndims` tells how many inputs there are.
     """
     operator = operator_of(op, op_name)
-    shapes = _shapes(input_shape, input_ndims)
+    shapes = _shapes(input_shape, input_ndims, output_ndims)
     call = _call(operator, shapes, dict(kwargs or {}), device)
     if not runs(operator, call):
         raise DiscoverError(
@@ -293,6 +295,7 @@ def discover_strategies(
     ]
 
 
+@front
 def analyze_and_synthesize(
     op: Callable[..., Any] | str,
     op_name: str = "",
@@ -312,7 +315,7 @@ def analyze_and_synthesize(
     from .report import as_dict, as_text, as_yaml
 
     operator = operator_of(op, op_name)
-    shapes = _shapes(input_shape, input_ndims)
+    shapes = _shapes(input_shape, input_ndims, output_ndims)
     rank = max(map(len, shapes))
     tried: list[dict[str, Any]] = [{dim_param: value} for value in dim_values] if dim_values is not None else []
     if dim_values is None:
@@ -336,12 +339,31 @@ def analyze_and_synthesize(
 
 
 def _worlds(world_size: int) -> Effort:
+    if type(world_size) is not int or world_size < 2:
+        raise DiscoverError(f"world_size= takes a number of ranks, 2 or more, not {world_size!r}")
     return replace(THOROUGH, worlds=tuple(dict.fromkeys((world_size, *WORLDS))))
 
 
+def _is_listed(item: object) -> bool:
+    return isinstance(item, Sequence) and not isinstance(item, str | bytes)
+
+
+def _all_sizes(item: Any) -> bool:
+    return _is_listed(item) and all(type(size) is int and size >= 0 for size in item)
+
+
 def _shapes(
-    input_shape: Sequence[int] | Sequence[Sequence[int]], input_ndims: Sequence[int] | None
+    input_shape: Sequence[int] | Sequence[Sequence[int]],
+    input_ndims: Sequence[int] | None,
+    output_ndims: Sequence[int] | None = None,
 ) -> list[tuple[int, ...]]:
+    if not _all_sizes(input_shape) and not (_is_listed(input_shape) and all(map(_all_sizes, input_shape))):
+        raise DiscoverError(
+            f"input_shape= takes a shape, or one for each input, not {input_shape!r}", help="write input_shape=(8, 6)"
+        )
+    for name, ranks in (("input_ndims", input_ndims), ("output_ndims", output_ndims)):
+        if ranks is not None and not _all_sizes(ranks):
+            raise DiscoverError(f"{name}= takes how many dims each tensor has, not {ranks!r}", help=f"write {name}=[2]")
     if any(isinstance(item, Sequence) for item in input_shape):
         shapes = [tuple(shape) for shape in input_shape if isinstance(shape, Sequence)]
     else:
