@@ -496,7 +496,7 @@ def needs_reshard(source: ShardingSpec | None, target: ShardingSpec | None) -> b
 
 def wrong_mesh(what: str, spec: ShardingSpec, mesh: DeviceMesh) -> NoReturn:
     raise SpecError(
-        f"{what} lies on another mesh",
+        f"{what} is on another mesh",
         rows=[("its mesh", str(spec.mesh)), ("this mesh", str(mesh))],
         help="make the sharding on this mesh, or transfer between meshes explicitly",
     )
