@@ -1,5 +1,5 @@
 """aten.convolution.default, R, S(1) (moved to R, R) -> R: the result is of shape [1, 1, 3] instead of [1, 2, 3]
-(said to lie as R).
+(said to be R).
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""aten.cumprod.default, S(1) -> S(1): the result is wrong in 2 of 6 elements, by up to 6 (said to lie as S(1)).
+"""aten.cumprod.default, S(1) -> S(1): the result is wrong in 2 of 6 elements, by up to 6 (said to be S(1)).
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""aten.cumsum.default, S(0) -> S(0): the result is wrong in 2 of 4 elements, by up to 17 (said to lie as S(0)).
+"""aten.cumsum.default, S(0) -> S(0): the result is wrong in 2 of 4 elements, by up to 17 (said to be S(0)).
 """
 
 import torch

@@ -1,5 +1,5 @@
 """aten.embedding_dense_backward.default, S(1), S(1) -> P(sum): the result is wrong in 4 of 10 elements, by up to
-1 (said to lie as P(sum)).
+1 (said to be P(sum)).
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""aten.fill_.Scalar, P(prod) -> P(prod): the result is wrong in 2 of 2 elements, by up to 2 (said to lie as
+"""aten.fill_.Scalar, P(prod) -> P(prod): the result is wrong in 2 of 2 elements, by up to 2 (said to be
 P(prod)).
 """
 

@@ -1,4 +1,4 @@
-"""aten.fill_.Scalar, P(sum) -> P(sum): the result is wrong in 2 of 2 elements, by up to 1 (said to lie as
+"""aten.fill_.Scalar, P(sum) -> P(sum): the result is wrong in 2 of 2 elements, by up to 1 (said to be
 P(sum)).
 """
 

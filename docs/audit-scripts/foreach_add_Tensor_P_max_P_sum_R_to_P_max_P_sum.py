@@ -1,5 +1,5 @@
 """aten._foreach_add.Tensor, P(max), P(sum), R -> P(max), P(sum): output 1 is wrong in 1 of 1 elements (said to
-lie as P(sum)).
+be P(sum)).
 """
 
 import torch

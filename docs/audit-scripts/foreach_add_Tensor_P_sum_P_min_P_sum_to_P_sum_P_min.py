@@ -1,5 +1,5 @@
 """aten._foreach_add.Tensor, P(sum), P(min), P(sum) -> P(sum), P(min): output 1 is wrong in 1 of 1 elements (said
-to lie as P(min)).
+to be P(min)).
 """
 
 import torch

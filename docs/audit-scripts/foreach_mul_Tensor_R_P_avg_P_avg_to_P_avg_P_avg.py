@@ -1,5 +1,5 @@
 """aten._foreach_mul.Tensor, R, P(avg), P(avg) -> P(avg), P(avg): output 1 is wrong in 1 of 1 elements, by up to
-3.5 (said to lie as P(avg)).
+3.5 (said to be P(avg)).
 """
 
 import torch

@@ -1,5 +1,5 @@
 """aten._foreach_mul.Tensor, R, P(avg), P(sum) -> P(sum), P(avg): output 1 is wrong in 1 of 1 elements, by up to
-9.5 (said to lie as P(avg)).
+9.5 (said to be P(avg)).
 """
 
 import torch

@@ -1,5 +1,5 @@
 """aten._foreach_mul.Tensor, R, P(sum), P(avg) -> P(avg), P(sum): output 1 is wrong in 1 of 1 elements, by up to
-1 (said to lie as P(sum)).
+1 (said to be P(sum)).
 """
 
 import torch

@@ -1,5 +1,5 @@
 """aten._foreach_mul.Tensor, R, P(sum), P(sum) -> P(sum), P(sum): output 1 is wrong in 1 of 1 elements, by up to
-3 (said to lie as P(sum)).
+3 (said to be P(sum)).
 """
 
 import torch

@@ -1,5 +1,5 @@
 """aten._foreach_powsum.Scalar, P(sum), R -> P(sum), R: output 0 is wrong in 1 of 1 elements, by up to 2 (said to
-lie as P(sum)).
+be P(sum)).
 """
 
 import torch

@@ -1,5 +1,5 @@
 """aten._foreach_powsum.Scalar, P(sum), S(0) -> P(sum), P(sum): output 0 is wrong in 1 of 1 elements, by up to 2
-(said to lie as P(sum)).
+(said to be P(sum)).
 """
 
 import torch

@@ -1,5 +1,5 @@
 """aten._foreach_powsum.Scalar, R, P(sum) -> R, P(sum): output 1 is wrong in 1 of 1 elements, by up to 2 (said to
-lie as P(sum)).
+be P(sum)).
 """
 
 import torch

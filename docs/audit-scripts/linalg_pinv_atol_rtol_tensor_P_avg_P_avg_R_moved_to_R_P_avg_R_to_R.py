@@ -1,5 +1,5 @@
 """aten.linalg_pinv.atol_rtol_tensor, P(avg), P(avg), R (moved to R, P(avg), R) -> R: the result is wrong in 4 of
-4 elements, by up to 3.84 (said to lie as R).
+4 elements, by up to 3.84 (said to be R).
 """
 
 import torch

@@ -1,5 +1,5 @@
 """aten.linalg_pinv.atol_rtol_tensor, R, P(prod) -> R: the result is wrong in 4 of 4 elements, by up to 3.85
-(said to lie as R).
+(said to be R).
 """
 
 import torch

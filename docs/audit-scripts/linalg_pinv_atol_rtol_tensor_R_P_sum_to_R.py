@@ -1,5 +1,5 @@
 """aten.linalg_pinv.atol_rtol_tensor, R, P(sum) -> R: the result is wrong in 2 of 4 elements, by up to 0.5 (said
-to lie as R).
+to be R).
 """
 
 import torch

@@ -1,5 +1,5 @@
 """aten.linalg__powsum.default, P(sum) -> P(sum): the result is wrong in 1 of 1 elements, by up to 14 (said to
-lie as P(sum)).
+be P(sum)).
 """
 
 import torch

@@ -1,5 +1,5 @@
 """aten.linalg_vector_norm.default, P(max) -> P(max): the result is wrong in 1 of 1 elements, by up to 1 (said to
-lie as P(max)).
+be P(max)).
 """
 
 import torch

@@ -1,5 +1,5 @@
 """aten.nll_loss_forward.default, S(0), S(0) -> P(avg), P(sum): output 0 is wrong in 1 of 1 elements, NaN or Inf
-where it should not be (said to lie as P(avg)).
+where it should not be (said to be P(avg)).
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""aten.__rshift__.Tensor, R, R -> R: the result is wrong in 2 of 2 elements (said to lie as R).
+"""aten.__rshift__.Tensor, R, R -> R: the result is wrong in 2 of 2 elements (said to be R).
 """
 
 import torch

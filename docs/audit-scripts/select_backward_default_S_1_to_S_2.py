@@ -1,5 +1,5 @@
 """aten.select_backward.default, S(1) -> S(2): the result is wrong in 100 of 125 elements, by up to 1 (said to
-lie as S(2)).
+be S(2)).
 """
 
 import torch

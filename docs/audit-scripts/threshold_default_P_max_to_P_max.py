@@ -1,4 +1,4 @@
-"""aten.threshold.default, P(max) -> P(max): the result is wrong in 1 of 2 elements, by up to 2.5 (said to lie as
+"""aten.threshold.default, P(max) -> P(max): the result is wrong in 1 of 2 elements, by up to 2.5 (said to be
 P(max)).
 """
 

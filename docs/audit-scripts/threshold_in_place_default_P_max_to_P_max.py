@@ -1,5 +1,5 @@
-"""aten.threshold_.default, P(max) -> P(max): the result is wrong in 1 of 2 elements, by up to 2.5 (said to lie
-as P(max)).
+"""aten.threshold_.default, P(max) -> P(max): the result is wrong in 1 of 2 elements, by up to 2.5 (said to be
+P(max)).
 """
 
 import torch

@@ -1,5 +1,5 @@
-"""aten.view_as_real.default, P(prod) -> P(prod): the result is wrong in 1 of 8 elements, by up to 8 (said to lie
-as P(prod)).
+"""aten.view_as_real.default, P(prod) -> P(prod): the result is wrong in 1 of 8 elements, by up to 8 (said to be
+P(prod)).
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""aten.view.dtype, P(prod) -> P(prod): the result is wrong in 1 of 4 elements, by up to 1 (said to lie as
+"""aten.view.dtype, P(prod) -> P(prod): the result is wrong in 1 of 4 elements, by up to 1 (said to be
 P(prod)).
 """
 

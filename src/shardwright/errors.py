@@ -142,6 +142,16 @@ class PlanInfeasible(ShardwrightError, ValueError):
 class BoundError(ShardwrightError, AssertionError):
     """A plan that takes less than a bound of all plans: a mistake of the planner, and never the user's."""
 
+    @classmethod
+    def unless(cls, bound: int, cost: int) -> int:
+        """The bound, if no more than what some plan costs: it is never lowered to fit."""
+        if bound > cost:
+            raise cls(
+                f"a plan costs {cost} ps, which is less than the bound of {bound} ps",
+                help="this is a mistake in Shardwright; please report it with the program",
+            )
+        return bound
+
 
 class HardwareError(ShardwrightError, ValueError):
     """Figures that no machine can have."""

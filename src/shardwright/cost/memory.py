@@ -26,6 +26,11 @@ def local_bytes(spec: ShardingSpec, type: TensorType) -> int:
     return prod(spec.padded_shape(type.shape)) * type.item_bytes
 
 
+def row_bytes(spec: ShardingSpec, type: TensorType) -> int:
+    """Bytes of the largest shard's rows: what lies in one piece along its last dim."""
+    return (spec.padded_shape(type.shape)[-1] if type.shape else 1) * type.item_bytes
+
+
 def memory_cost(
     rule: OpShardingRule,
     specs: Sequence[ShardingSpec],

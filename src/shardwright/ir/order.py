@@ -61,11 +61,11 @@ def check_order(program: Program) -> Program:
                 "the order speaks of instructions that there are not", rows=[("event", f"{kind} {members}")]
             )
         instrs = [program.instrs[n] for n in members]
-        if kind == RUN and len(members) == 1 and members[0] not in issued and not instrs[0].is_collective:
-            if here.issuperset(instrs[0].inputs):  # most events, in short
-                issued.add(members[0])
-                here.update(instrs[0].results)
-                continue
+        is_local = kind == RUN and len(members) == 1 and members[0] not in issued and not instrs[0].is_collective
+        if is_local and here.issuperset(instrs[0].inputs):  # most events, in short
+            issued.add(members[0])
+            here.update(instrs[0].results)
+            continue
         where = [("event", f"{kind} {_text(members, instrs)}")]
         if kind == WAIT:
             if members not in under_way:

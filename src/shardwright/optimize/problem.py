@@ -35,6 +35,16 @@ _EXACT = 2**62
 _LONG = 4_000_000
 
 
+def share_of(times: Ints, part: int, whole: int) -> Ints:
+    """A part of times, rounded down, where their product with it may be too large a number.
+
+    >>> int(share_of(np.array([10**18]), 999, 1000)[0])
+    999000000000000000
+    """
+    found: Ints = times // whole * part + times % whole * part // whole
+    return found
+
+
 class NumericError(ShardwrightError, ValueError):
     """A numeric problem that is malformed, or a choice that does not fit it."""
 

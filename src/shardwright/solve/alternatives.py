@@ -16,14 +16,12 @@ from time import monotonic
 
 import numpy as np
 
-from ..errors import PlanInfeasible
 from ..optimize import Progress
 from ..optimize.compact import compact
 from ..optimize.core import SLOW, SWEEPS, batches_of, solve_core
 from ..optimize.narrow import narrow
 from ..spec.sharding import ShardingSpec
 from .model import FINE, POLISH, Assigner, Assignment, Extra, Optimum
-from .routes import TOO_DEAR
 from .tighten import tighten
 
 ROOMS = (1e-3, 1e-2)
@@ -125,8 +123,7 @@ class _Around(Assigner):
         began = monotonic()
         found = self.optimum(False, solver, time_limit)
         objective = self.objective(found.choice)
-        if self.book.most_gathered is not None and objective >= TOO_DEAR:
-            raise PlanInfeasible("every plan gathers more at once than is allowed")
+        self.book.check_gathers(objective)
         complete = self.decode(tighten(self, found.choice))
         seconds = monotonic() - began
         return Assignment(complete, objective, 0, found.solver, found.timed_out, seconds, self.hardware)

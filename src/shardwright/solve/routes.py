@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from ..cost.comm import shown_cost
 from ..cost.machine import Hardware
+from ..errors import PlanInfeasible
 from ..ir.graph import TensorType
 from ..optimize.problem import Ints
 from ..spec.axes import Axes, AxisRef, axes_size
@@ -27,8 +28,9 @@ from ..spec.resharding.steps import Step
 from ..spec.sharding import ShardingSpec
 
 Bools = npt.NDArray[np.bool_]
-TOO_DEAR = 10**15
-"""Picoseconds of a move that is not allowed: more than any plan, and little enough to add up."""
+TOO_DEAR, DEAREST = 10**15, 10**16
+"""Picoseconds of a move that is not allowed: more than any plan, and little enough to add up; plans of more than 500 s
+need more, and those of more than 5,000 s cannot have it."""
 STEPS = 64
 """Of routes that cost the same the one with fewest steps is taken: prices are counted in so many parts, a step one."""
 FAR = 1 << 60
@@ -225,7 +227,9 @@ class RouteBook:
     mesh: DeviceMesh
     hardware: Hardware
     most_gathered: int | None = None
-    """The most bytes that one all_gather may leave on a device; what leaves more costs `TOO_DEAR`."""
+    """The most bytes that one all_gather may leave on a device; what leaves more costs ``refusal``."""
+    refusal: int = TOO_DEAR
+    """More than any plan takes."""
     price: Price = shown_cost
     """Of a collective: kind, axes, bytes sent, role, machine."""
     _words: dict[TensorType, dict[ShardingSpec, None]] = field(default_factory=dict)
@@ -237,6 +241,15 @@ class RouteBook:
     def repriced(self, hardware: Hardware, price: Price = shown_cost) -> RouteBook:
         """The same shardings and steps at other prices."""
         return replace(self, hardware=hardware, price=price, _prices={}, _routes={})
+
+    def more_than(self, plan: int) -> None:
+        """Say what the slowest plan takes, before the first question is asked."""
+        self.refusal = min(max(TOO_DEAR, 2 * plan), DEAREST)
+
+    def check_gathers(self, objective: int) -> None:
+        """Refuse a plan whose time says that it gathers more than it may."""
+        if self.most_gathered is not None and objective >= self.refusal:
+            raise PlanInfeasible("every plan gathers more at once than is allowed")
 
     def allow(self, type: TensorType, specs: Iterable[ShardingSpec]) -> None:
         """Tensors of this type may lie so.  All is said before the first question is asked about a type."""
@@ -268,7 +281,7 @@ class RouteBook:
         for step in hops.classes:
             time = self.price(step.kind, step.axes, step.sent(bytes), role, self.hardware)
             if self.most_gathered is not None and step.kind == "all_gather":
-                time += TOO_DEAR * (bytes // step.shards * axes_size(step.axes) > self.most_gathered)
+                time += self.refusal * (bytes // step.shards * axes_size(step.axes) > self.most_gathered)
             prices.append(time * STEPS + 1)
         matrix = np.full((len(hops.specs), len(hops.specs)), FAR, np.int64)
         if len(hops.steps):
@@ -301,6 +314,6 @@ class RouteBook:
             kind, axes, sent, role, local_bytes = step
             price = self.price(kind, axes, sent, role, self.hardware)
             if kind == "all_gather" and self.most_gathered is not None:
-                price += TOO_DEAR * (local_bytes * axes_size(axes) > self.most_gathered)
+                price += self.refusal * (local_bytes * axes_size(axes) > self.most_gathered)
             self._prices[step] = price
         return price

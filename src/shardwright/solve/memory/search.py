@@ -20,7 +20,7 @@ from time import monotonic
 import numpy as np
 
 from ...cost.overlap import graph_roles
-from ...errors import PlanInfeasible
+from ...errors import BoundError, PlanInfeasible
 from ...ir.graph import Graph
 from ...optimize import NumericProblem
 from ...optimize.core import sweep
@@ -465,9 +465,8 @@ def fit(
         complete, objective, late = work.search(time_limit)
     except _Irregular:
         return None
-    if about.book.most_gathered is not None and objective >= TOO_DEAR:
-        raise PlanInfeasible("every plan gathers more at once than is allowed")
-    lower_bound = min(work.bound, objective)
+    about.book.check_gathers(objective)
+    lower_bound = BoundError.unless(work.bound, objective)
     return Assignment(complete, objective, lower_bound, "prices", late, monotonic() - began, about.hardware)
 
 

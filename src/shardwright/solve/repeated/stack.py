@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from ...errors import PlanInfeasible
+from ...errors import BoundError
 from ...optimize.compact import Compact, compact
 from ...optimize.fold import Mask
 from ...optimize.problem import Ints
@@ -27,7 +27,7 @@ from ...spec.rule import OpShardingRule
 from ...spec.sharding import ShardingSpec
 from ..model import FINE, NEAR, ROUGHLY, Assigner, Assignment, Extra, Optimum, Terms
 from ..readers import Demand, Group
-from ..routes import TOO_DEAR, Tree
+from ..routes import Tree
 from ..strategies import Way
 from ..tighten import tighten
 from .chain import solve_chain
@@ -191,7 +191,7 @@ class Stack:
                 kept.add(i if i in hub else j if j in hub else i)
             elif layer[i] in inner or layer[j] in inner:
                 kept.add(i if layer[i] < 0 else j)
-        return compact(costs, edges, self.assigner.graph.name, kept, layer, order)
+        return compact(costs, edges, self.assigner.graph.name, kept, layer, order, self.assigner.until)
 
     def optimum(
         self,
@@ -226,11 +226,10 @@ class Stack:
                 timed_out = timed_out or second[0].timed_out
                 if second[1].objective < best.objective:
                     best, solver = second[1], second[0].solver
-        if self.assigner.book.most_gathered is not None and best.objective >= TOO_DEAR:
-            raise PlanInfeasible("every plan gathers more at once than is allowed")
+        self.assigner.book.check_gathers(best.objective)
         self.best = best.choices
         objective, tight = best.objective, best.tight()
-        lower = min(bound.lower_bound, objective)
+        lower = BoundError.unless(bound.lower_bound, objective)
         seconds = monotonic() - began
         return Assignment(
             tight.decode(), objective, lower, solver, timed_out, seconds, self.assigner.hardware, tight.shortened()
@@ -446,7 +445,8 @@ class DeepPlan:
             else:
                 lies, end = home(value), copies[copied[value]][1]
                 outputs.append(end if lies.partial and end is not None else lies)
-        return Complete(graph, about.mesh, tuple(inputs.values()), decisions, tuple(outputs), (), 0, sources)
+        notes = about.space.joined
+        return Complete(graph, about.mesh, tuple(inputs.values()), decisions, tuple(outputs), notes, 0, sources)
 
     def _made(self, variable: int, way: Way) -> Made:
         """A decision but for its node's number."""
