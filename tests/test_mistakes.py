@@ -350,6 +350,7 @@ def loaded(text: Any, *args: Any, **about: Any) -> Any:
 B = np.ones((8, 8), np.float32)
 NINE = torch.tensor([9])
 SHARED = torch.nn.Linear(8, 4)
+WIDE = torch.zeros(8, 9)
 LAZY = torch.nn.LazyLinear(4)
 CASES |= {
     "no_mesh": lambda: sw.plan(product, A, A),
@@ -412,7 +413,29 @@ CASES |= {
     "too_few_specs_for_a_rule": lambda: propagate_sharding("m k, k n -> m n | m=8 k=4 n=8", ["[d, _]"], mesh="d=2"),
     "a_world_of_nobody": lambda: analyze_and_synthesize(torch.relu, "relu", [2], [2], (8, 4), world_size=0),
     "a_size_for_input_shape": lambda: analyze_and_synthesize(torch.relu, "relu", [2], [2], 8),
+    "a_generator_for_a_function": lambda: sw.plan(yielding, A, mesh="d=2"),
+    "masked_arrays": lambda: sw.plan(lambda a: a + 1, np.ma.array([1.0, 2.0], mask=[0, 1]), mesh="d=2"),
+    "a_module_without_its_init": lambda: sw.plan(Unmade(), torch.zeros(8), mesh="d=2"),
+    "an_empty_sharding": lambda: planned(constraints={"a": ""}),
+    "writing_to_a_sharded_array": lambda: sw.zeros(8, mesh="d=2").__setitem__(0, 1),
+    "a_seed_that_is_a_word": lambda: sw.randn(8, mesh="d=2", seed="x"),
+    "sharded_tensors_that_do_not_fit": lambda: sw.asarray(WIDE, mesh="d=2") @ sw.asarray(WIDE, mesh="d=2"),
+    "a_sharded_tensor_as_a_condition": lambda: bool(sw.asarray(WIDE, mesh="d=2")),
+    "a_rule_without_a_name": lambda: sw.rule(3, "m k, k n -> m n"),
+    "an_op_without_its_rule": lambda: sw.numpy.op("mine.y"),
+    "capturing_nothing": lambda: swt.capture(None),
+    "capturing_without_arguments": lambda: swt.capture_step(layer()[0]),
+    "local_shapes_without_a_mesh": lambda: sw.compute_global_shape([(2,)], "[d]"),
 }  # fmt: skip
+
+
+class Unmade(torch.nn.Module):
+    def __init__(self) -> None:
+        self.width = 8
+
+
+def yielding(a: Any) -> Any:
+    yield a
 
 
 def asserting(a: Any) -> None:

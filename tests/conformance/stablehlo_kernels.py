@@ -12,8 +12,8 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from shardwright.api.arrays.random import global_indices, philox
 
+from shardwright.api.arrays.random import global_indices, philox
 from shardwright.frontends.numpy import numpy_dtype
 from shardwright.frontends.numpy.kernels import Attributes, Kernel, Maker, Types
 

@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 from ..ir.graph import Graph
 from ..ir.lifetimes import Use
-from ..ir.order import RUN, START, Buffer, buffer_bytes, events_of
-from ..ir.program import Program
+from ..ir.order import Buffer, buffer_bytes, events_of
+from ..ir.program import RUN, START, Program
 from .memory import Live, alive_bytes, live_bytes, program_timeline
 from .overlap import program_roles
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ..ir.graph import Graph
-from ..ir.order import RUN, START, events_of
-from ..ir.program import Event, Program
+from ..ir.order import events_of
+from ..ir.program import RUN, START, Event, Program
 from ..spec.axes import AxisRef
 from .comm import sent_cost
 from .machine import Hardware

@@ -47,7 +47,7 @@ def told(
         return None
     name = getattr(fn, "__name__", None) or getattr(fn, "name", None) or type(fn).__name__
     found = TraceError(f"{name} fails: {type(error).__name__}: {str(error)[:1000]}", help=_help(fn, args, kwargs))
-    module = _module(fn, trace) or (repr(fn) if hasattr(fn, "named_modules") and "\n" not in repr(fn) else None)
+    module = _module(fn, trace) or _one_line(fn)
     if module is not None:
         found.add("module", module)
     place = _place(trace)
@@ -63,12 +63,18 @@ def _asking_numpy(frames: Sequence[traceback.FrameSummary], asked: bool) -> bool
     """Whether NumPy was asked, by the frontend that records its calls, what a call of the user gives: it has no frames
     of its own."""
     theirs = asked or any(not _of_a_library(frame.filename) for frame in frames)
-    return theirs and Path(frames[-1].filename).is_relative_to(PACKAGE / "frontends" / "numpy")
+    return theirs and Path(frames[-1].filename).is_relative_to(PACKAGE / "frontends")
+
+
+def _one_line(fn: Any) -> str | None:
+    """What a small model is."""
+    shown = repr(fn) if hasattr(fn, "named_modules") and hasattr(fn, "_modules") else "\n"
+    return None if "\n" in shown else shown
 
 
 def _module(fn: Any, trace: TracebackType | None) -> str | None:
     """The innermost of a model's modules that was being called, by its path and what it is; modules of PyTorch only."""
-    if not hasattr(fn, "named_modules"):
+    if not hasattr(fn, "named_modules") or not hasattr(fn, "_modules"):
         return None
     paths = {id(module): path for path, module in fn.named_modules()}
     found = None
@@ -97,6 +103,8 @@ def _place(trace: TracebackType | None) -> str | None:
 def _help(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     """For the usual slips in arguments."""
     torch_module = hasattr(fn, "named_parameters")
+    if torch_module and not hasattr(fn, "_parameters"):
+        return "a module's __init__ begins with super().__init__()"
     if torch_module and any(type(p).__name__ == "UninitializedParameter" for p in fn.parameters()):
         return "lazy modules have no weights yet: call the model once on a real batch, then make its optimizer"
     for item in (*args, *kwargs.values()):

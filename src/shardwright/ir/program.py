@@ -196,6 +196,6 @@ def check_program(program: Program) -> Program:
                 raise GraphError("claims fewer bytes than it sends", rows=where)
     for local in program.values:
         if local.spec.mesh != program.mesh:
-            raise GraphError(f"%{local.name} lies on another mesh", rows=[("mesh", str(local.spec.mesh))])
+            raise GraphError(f"%{local.name} is on another mesh", rows=[("mesh", str(local.spec.mesh))])
         local.spec.check_rank(local.type.shape)
     return program

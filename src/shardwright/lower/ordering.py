@@ -32,8 +32,8 @@ from ..cost.profile import program_memory
 from ..cost.program import instr_costs
 from ..cost.schedule import links_of, makespan, start_time
 from ..ir.graph import Graph
-from ..ir.order import BUCKETED, RUN, START, WAIT, bucket_key, check_order
-from ..ir.program import Event, Instr, Program
+from ..ir.order import BUCKETED, bucket_key, check_order
+from ..ir.program import RUN, START, WAIT, Event, Instr, Program
 from ..rules.registry import find
 
 AHEAD = 2

@@ -71,7 +71,8 @@ def _that_fit(program: Program, repeats: list[Repeat], most: int) -> list[Repeat
 def _told(before: Program, after: Program) -> str:
     """What was saved, in words."""
     fewer, saved = len(before.collectives) - len(after.collectives), before.bytes - after.bytes
-    return f"redundancy: {fewer} collectives fewer, {amount_text(saved)} a device less"
+    count = f"{fewer} collectives fewer" if fewer >= 0 else f"{-fewer} collectives more"
+    return f"redundancy: {count}, {amount_text(saved)} a device less"
 
 
 # -- what was made before ---------------------------------------------------------------------------------

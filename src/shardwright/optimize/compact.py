@@ -13,6 +13,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
+from math import inf
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -33,6 +36,16 @@ BLOCK = 1 << 15
 """So many entries of a table are compared at once: they fit into a core's cache."""
 
 
+class OutOfTime(Exception):
+    """Time was up before there was anything to go on with."""
+
+
+def in_time(until: float) -> None:
+    """Raise `OutOfTime` after that."""
+    if monotonic() > until:
+        raise OutOfTime
+
+
 class _Once:
     """Results of operations on arrays, by the identity of those; all arrays are kept, so that identities last."""
 
@@ -42,7 +55,8 @@ class _Once:
 
     def array(self, found: Ints) -> Ints:
         """The one array for all equal ones."""
-        same: Ints = self.known.setdefault(("is", found.shape, found.tobytes()), found)
+        digest = blake2b(np.ascontiguousarray(found).data, digest_size=16).digest()
+        same: Ints = self.known.setdefault(("is", found.shape, digest), found)
         return same
 
     def turned(self, table: Ints) -> Ints:
@@ -110,7 +124,8 @@ class _Once:
         # Of many, most pairs are told apart where the first one looks best, most others by a few columns of each table.
         few = cost.size <= FEW
         may = ~np.eye(cost.size, dtype=np.bool_) if few else _may_beat(cost, tables, each)
-        first, second = _beating(cost, tables, each, *np.nonzero(may), 0 if few else SAMPLED)
+        first, second = np.nonzero(may)
+        first, second = _beating(cost, tables, each, first, second, 0 if few else SAMPLED)
         if not first.size:
             return None
         beats = np.zeros(may.shape, np.bool_)
@@ -150,7 +165,7 @@ def _may_beat(cost: Ints, tables: Sequence[Ints], each: bool) -> Mask:
 def _beating(
     cost: Ints, tables: Sequence[Ints], each: bool, first: Ints, second: Ints, sampled: int
 ) -> tuple[Ints, Ints]:
-    """Of pairs of strategies those of which the second is no dearer than the first, whatever the neighbours do.
+    """Of pairs of strategies those of which the second is no more expensive than the first, whatever the neighbours do.
 
     What a few columns of each table say is never less than what all of them do: pairs go as soon as that is too little.
     """
@@ -226,6 +241,7 @@ def compact(
     kept: Collection[int] = (),
     layer: Sequence[int] | None = None,
     order: Sequence[int] | None = None,
+    until: float = inf,
 ) -> Compact:
     """Arrays given more than once should be the same object; none is changed.
 
@@ -236,7 +252,7 @@ def compact(
     ``kept`` are not eliminated unless they have nothing to choose, and lose no strategies if they are of a layer; if
     not, only such as are never needed however many layers there are.
     """
-    work = _Compaction(costs, edges, frozenset(kept), layer)
+    work = _Compaction(costs, edges, frozenset(kept), layer, until)
     for _ in range(ROUNDS):
         work.eliminate()
         if not work.prune():
@@ -251,8 +267,9 @@ class _Compaction:
         edges: Sequence[tuple[int, int, Ints]],
         held: frozenset[int],
         layer: Sequence[int] | None,
+        until: float,
     ) -> None:
-        self.held, self.layer = held, layer
+        self.held, self.layer, self.until = held, layer, until
         self.once = _Once()
         self.cost = [self.once.array(row) for row in costs]
         self.tables: list[dict[int, Ints]] = [{} for _ in costs]
@@ -261,6 +278,7 @@ class _Compaction:
         self.offset = 0
         self.offsets: dict[int, int] = {}
         for i, j, table in edges:
+            in_time(until)
             if i == j:
                 self.cost[i] = self.once.array(self.cost[i] + np.diagonal(table))
             else:
@@ -277,6 +295,7 @@ class _Compaction:
         queue = deque(at for at in range(len(self.cost)) if not self.gone[at])
         waiting = set(queue)
         while queue:
+            in_time(self.until)
             at = queue.popleft()
             waiting.discard(at)
             if self.gone[at]:
@@ -353,6 +372,7 @@ class _Compaction:
         """Drop strategies that are never needed; whether there were any."""
         found = False
         for at in range(len(self.cost)):
+            in_time(self.until)
             if self.gone[at] or self.cost[at].size == 1:
                 continue
             held = at in self.held

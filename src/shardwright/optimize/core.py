@@ -36,6 +36,10 @@ ROOM = 1e-4
 """As a part of the bound: how far beyond it choices are looked for then, at first."""
 BLUR = 4.0
 """What rounding in sums of floats may amount to, in the problem's unit."""
+ROUGH_ROOM = 1e-3
+"""The same for a rough choice, at last."""
+ROUGH_SWEEPS = 60
+"""A rough choice has to settle within so many."""
 NEGLIGIBLE = 1e-8
 """Where the bound hardly rises any more, a choice this close to it is as good as the best."""
 CLOSE = 1e-4
@@ -111,10 +115,10 @@ def sweep(batches: Batches, until: float = inf, rough: bool = False, narrowed: b
         if inner.cost + few.offset < found.cost:
             found.picks, found.cost = few.wide(inner.picks), inner.cost + few.offset
         found.late = inner.late
-        if found.cost <= beyond or found.late or turns >= SWEEPS or room >= 1.0:
+        if found.cost <= beyond or found.late or turns >= SWEEPS or room >= (ROUGH_ROOM if rough else 1.0):
             found.bound = max(found.bound, min(inner.bound + few.offset, beyond))
             return found
-        enough, room = min(SWEEPS, turns + ROUND), 4 * room
+        enough, room = min(SWEEPS, turns + ROUND), ROUGH_ROOM if rough else 4 * room
 
 
 def warm(batches: Batches, until: float = inf, rough: bool = False) -> None:
@@ -138,7 +142,7 @@ def _settle(batches: Batches, until: float, near: float) -> Swept:
     """Sweep until bound and choice meet; where the bound stands still before they do, with a preference for a while."""
     found = Swept([], 1 << 62, -inf, near=near)
     since = nudged = 0
-    for turn in range(1, SWEEPS + 1):
+    for turn in range(1, 1 + (ROUGH_SWEEPS if near else SWEEPS)):
         bound = batches.sweep()
         found.late = monotonic() > until
         if not nudged:

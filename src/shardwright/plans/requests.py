@@ -295,6 +295,10 @@ def _collect(constraints: Any, found: list[Request]) -> None:
     elif isinstance(constraints, Mapping):
         group = 1 + max((request.group for request in found), default=0)
         for pattern, spec in constraints.items():
+            if spec == "":
+                raise SpecError(
+                    f"the sharding of {pattern!r} is empty", help='write "[dp, _]", or None to leave it open'
+                )
             text = "" if spec is None else spec_text(spec)
             found.append(Request("mapping", (_pattern(pattern), text), group, spec))
     elif isinstance(constraints, list | tuple):

@@ -13,8 +13,8 @@ from typing import Any
 
 from ..cost import Hardware
 from ..frontends.base import BACKWARD, FORWARD, PARAMETER, Source
-from ..ir.order import START, events_of
-from ..ir.program import Program
+from ..ir.order import events_of
+from ..ir.program import START, Program
 from ..plans.plan import Plan
 from ..spec.axes import axes_text
 from ..spec.tensors import tensor_text

@@ -24,8 +24,8 @@ from ..frontends.base import Arrays, Framework
 from ..frontends.numpy.arrays import NumpyArrays
 from ..frontends.numpy.framework import NUMPY
 from ..ir.graph import TensorType
-from ..ir.order import START, WAIT, buffer_bytes, events_of
-from ..ir.program import Collective, Instr, Program
+from ..ir.order import buffer_bytes, events_of
+from ..ir.program import START, WAIT, Collective, Instr, Program
 from ..spec.axes import AxisRef, axes_text
 from ..spec.chunks import nested_chunk
 from ..spec.collective import collective_bytes

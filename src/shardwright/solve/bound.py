@@ -285,7 +285,8 @@ def last_needed_by_several(graph: Graph) -> int:
 
 def is_foreseen(complete: Complete, given: Mapping[int, ShardingSpec], outs: Iterable[ShardingSpec]) -> bool:
     """Whether a plan is one of those that bounds speak of: all shards are of one size, axes of a dim stand in the order
-    of the mesh or of what was asked, and what was asked of a value is what its op leaves."""
+    of the mesh or of what was asked, what was asked of a value is what its op leaves, and nothing is carried through an
+    op while it is pending but sums."""
     graph, mesh = complete.graph, complete.mesh
     pairs = list(zip(graph.inputs, complete.inputs))
     for decision in complete.decisions:
@@ -294,6 +295,8 @@ def is_foreseen(complete: Complete, given: Mapping[int, ShardingSpec], outs: Ite
     seen = {(graph.type(value).shape, spec) for value, spec in pairs}
     fits = all(size % dim.shards == 0 for shape, spec in seen for size, dim in zip(shape, spec.dims))
     orders = (mesh.axes, *orders_in(mesh, (*given.values(), *outs)))
+    carried = {kind for decision in complete.decisions for spec in decision.operands for _, kind in spec.partial}
+    fits = fits and carried <= {"sum"}
     dims = {dim.axes for _, spec in seen for dim in spec.dims}
     for value, spec in given.items():
         producer = graph.values[value].producer

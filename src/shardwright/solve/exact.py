@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import takewhile
-from math import prod
+from math import inf, prod
 from time import monotonic
 
 from ..cost.comm import shown_cost
@@ -132,9 +132,9 @@ def _left(time_limit: float | None, began: float) -> float | None:
     return None if time_limit is None else max(0.5, time_limit - (monotonic() - began))
 
 
-def assigner_of(graph: Graph, mesh: DeviceMesh, hardware: Hardware, asked: Asked) -> Assigner:
+def assigner_of(graph: Graph, mesh: DeviceMesh, hardware: Hardware, asked: Asked, until: float = inf) -> Assigner:
     """The numeric problem of a graph as it is, without a limit of memory."""
-    return Assigner(graph, mesh, hardware, asked)
+    return Assigner(graph, mesh, hardware, asked, until)
 
 
 @dataclass
@@ -145,13 +145,21 @@ class Prepared:
     mesh: DeviceMesh
     hardware: Hardware
     asked: Asked
+    until: float = inf
+    """When to give up, with `OutOfTime`."""
     irregular: int = 0
     """So many of the short stacks have layers that do not come out equal."""
     _stacks: list[Stack] = field(default_factory=list)
 
+    @property
+    def is_joined(self) -> bool:
+        """Whether mesh axes are joined, so that bounds speak of a part of the plans only."""
+        about = self._stacks[0].assigner if self._stacks else self._whole
+        return bool(about.space.joined)
+
     @cached_property
     def _whole(self) -> Assigner:
-        return assigner_of(self.graph, self.mesh, self.hardware, self.asked)
+        return assigner_of(self.graph, self.mesh, self.hardware, self.asked, self.until)
 
     def whole(self, hardware: Hardware, price: Price = shown_cost, compute: Share | None = None) -> Assigner:
         """The numeric problem of the graph as it is; arguments as for `Assigner.repriced`."""
@@ -169,7 +177,7 @@ class Prepared:
                 mine = self.asked.on(short.graph, short.values, short.outputs)
                 if mine is None:
                     return
-                self._stacks.append(Stack(short, assigner_of(short.graph, self.mesh, self.hardware, mine)))
+                self._stacks.append(Stack(short, assigner_of(short.graph, self.mesh, self.hardware, mine, self.until)))
             made = self._stacks[i]
             if hardware == self.hardware and price is shown_cost and compute is None:
                 yield made

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
 from time import monotonic
 from typing import Any, Protocol
 
@@ -35,7 +36,7 @@ from ..cost.program import ProgramCost
 from ..errors import BoundError, PlanInfeasible
 from ..ir.graph import Graph
 from ..optimize import Progress
-from ..optimize.compact import compact
+from ..optimize.compact import compact, in_time
 from ..optimize.core import solve_core
 from ..optimize.problem import Ints, share_of
 from ..plans.asked import Asked
@@ -125,6 +126,8 @@ class Assigner:
     hardware: Hardware
     asked: Asked | None = None
     """What has to be kept; a limit of memory is not looked at here."""
+    until: float = inf
+    """When to give up, with `OutOfTime`."""
 
     def __post_init__(self) -> None:
         graph, asked = self.graph, self.asked or Asked(self.graph)
@@ -135,7 +138,8 @@ class Assigner:
         self.hardware = self.hardware.on(self.mesh)
         self.roles = graph_roles(graph)
         orders = orders_in(self.mesh, (*self.given.values(), *self.out_specs.values()))
-        self.space = Space(graph, self.mesh, self.hardware, self.uneven, orders, self.given)
+        named = {axis.name for spec in (*self.given.values(), *self.out_specs.values()) for axis in spec.used_axes}
+        self.space = Space(graph, self.mesh, self.hardware, self.uneven, orders, self.given, frozenset(named))
         self.book = RouteBook(self.mesh, self.hardware, asked.most_gathered)
         self.updates = {output: graph.inputs[i] for i, output in graph.updates}
         self.kept = frozenset(self.updates.values())
@@ -197,6 +201,7 @@ class Assigner:
     # -- choices ------------------------------------------------------------------------------------------
 
     def _ways(self, n: int) -> Ways:
+        in_time(self.until)
         node, allows = self.graph.nodes[n], self.allows
         if not self.given and allows is None:
             return self.space.ways(n)
@@ -282,6 +287,7 @@ class Assigner:
         return self._arrays.setdefault(array.tobytes(), array)
 
     def _demand(self, value: int) -> Demand:
+        in_time(self.until)
         graph, tensor = self.graph, self.graph.values[value]
         routes = self.book.routes(tensor.type, self.roles[value])
         settle: Ints | None = None
@@ -341,6 +347,7 @@ class Assigner:
         edges: list[tuple[int, int, Ints]] = []
         hubs: dict[int, int] = {}
         for v, demand in enumerate(self.demands):
+            in_time(self.until)
             if demand.settle is not None:
                 costs[demand.decider] = costs[demand.decider] + demand.settle * fine
             lying, kept = (None, None) if extra is None else extra.value(v)
@@ -441,7 +448,7 @@ class Assigner:
     ) -> Optimum:
         """The best choice for the plan's problem or the bound's; where that takes long, a ``rough`` one."""
         costs, edges, _ = self.terms(bound, extra)
-        small = compact(costs, edges, self.graph.name, order=self.order)
+        small = compact(costs, edges, self.graph.name, order=self.order, until=self.until)
         found = solve_core(small.problem, solver, time_limit, tell, rough, narrowed)
         lower, unit = found.lower_bound + small.offset, FINE if bound else 1
         return Optimum(small.back(found.choice), -(-lower // unit), found.solver, found.timed_out)
@@ -494,7 +501,7 @@ class Assigner:
                 outputs.append(self.out_specs[i].closed())
             else:
                 outputs.append(ends.get(value, home[value]) if home[value].partial else home[value])
-        return Complete(graph, self.mesh, inputs, tuple(decisions), tuple(outputs), (), 0, sources)
+        return Complete(graph, self.mesh, inputs, tuple(decisions), tuple(outputs), self.space.joined, 0, sources)
 
 
 __all__ = ["Assigner", "Assignment"]

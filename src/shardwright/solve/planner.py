@@ -40,7 +40,7 @@ from ..spec.axes import Axes
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
 from .bound import is_foreseen
-from .exact import assigner_of, best_plan, held_by
+from .exact import Prepared, assigner_of, best_plan, held_by
 from .model import Assigner, Assignment
 from .recipes import DISTINCT, RECIPES
 from .recipes.costs import recipe_complete, recipe_cost
@@ -83,7 +83,7 @@ def rewritten(asked: Asked) -> tuple[tuple[Rewrite, ...], Asked]:
         if name == CONSTRAINTS and not any(node.op == CONSTRAINT for node in asked.graph.nodes):
             continue
         made = apply_rewrite(Rewrite(name), asked)
-        if made.graph is not asked.graph:
+        if made.graph is not asked.graph or name == CONSTRAINTS:  # which may say more of the same graph
             found.append(Rewrite(name))
             asked = made
     return tuple(found), asked
@@ -150,8 +150,23 @@ class Planner:
         self, fixed: Mapping[int, ShardingSpec], strict: bool, solver: str, time_limit: float | None
     ) -> Assignment:
         """The exact solver's answer; ``fixed`` shardings stand fast beside what was asked."""
-        asked = self.asked.also(fixed, strict).limited(self.limit)
-        return best_plan(self.graph, self.mesh, self.hardware, asked, solver=solver, time_limit=time_limit)
+        return self._exact(self.asked.also(fixed, strict).limited(self.limit), solver, time_limit)
+
+    def _exact(self, asked: Asked, solver: str, time_limit: float | None) -> Assignment:
+        """The exact solver's answer, without a bound where it does not hold for all plans."""
+        prepared = Prepared(self.graph, self.mesh, self.hardware, asked)
+        found = best_plan(
+            self.graph, self.mesh, self.hardware, asked, solver=solver, time_limit=time_limit, prepared=prepared
+        )
+        return replace(found, lower_bound=0) if prepared.is_joined else found
+
+    def _told(self, plan: Plan, seconds: float) -> Plan:
+        """A plan that was cut short, and says so."""
+        note = f"time was up after {seconds:g} s: with more, a faster plan or a better bound may be found"
+        notes = tuple(dict.fromkeys([*plan.complete.notes, note]))
+        assert plan.program is not None
+        program, complete = replace(plan.program, notes=notes), replace(plan.complete, notes=notes)
+        return replace(plan, complete=complete, program=program, timed_out=True)
 
     # -- plans ------------------------------------------------------------------------------------------------
 
@@ -175,7 +190,7 @@ class Planner:
 
     def bounded(self, plan: Plan, bound: int) -> Plan:
         """A plan with a bound of all plans with even splits whose axes stand in the order of the mesh, or as asked, and
-        whose ops leave values as asked.
+        whose ops leave values as asked and carry sums alone.
 
         Nothing is known of other plans, nor where a compiler makes one pass of several ops, which no sum over ops
         foresees.
@@ -292,7 +307,7 @@ class Planner:
         for strict in (False, True):
             search = self.scheduled(solver, until, strict)
             search.search()
-            if search.suffers():
+            if search.suffers() and not (search.late and not search.judged):
                 search.fit()
             search.raise_bound()
             best = search.best
@@ -336,8 +351,7 @@ class Planner:
                 search = self.scheduled("auto", monotonic() + seconds)
                 search.raise_bound()
                 return search.lower_bound
-            free = self.asked.limited(None)
-            return best_plan(self.graph, self.mesh, self.hardware, free, time_limit=seconds).lower_bound
+            return self._exact(self.asked.limited(None), "auto", seconds).lower_bound
         except PlanInfeasible:
             return 0
 
@@ -346,6 +360,7 @@ class Planner:
     ) -> Plan:
         """The best plan that keeps every request; `PlanInfeasible` where none is found."""
         seconds = DEFAULT_SECONDS if time_limit is None else time_limit
+        end = monotonic() + seconds
         if self.asked.recipe is not None:
             return self._recipe_asked_for(self.asked.recipe)
         if solver == SIMPLE:
@@ -354,16 +369,18 @@ class Planner:
             return self.bounded(plan, self.free_bound(seconds) if small else 0)
         failed: PlanInfeasible | None = None
         best: Plan | None = None
-        bound, late, end = 0, False, monotonic() + seconds
+        bound, late = 0, False
         try:
-            best = (self.by_schedule if self.hardware.overlaps else self.by_solver)(solver, seconds)
+            best = (self.by_schedule if self.hardware.overlaps else self.by_solver)(solver, end - monotonic())
             bound, late = best.lower_bound, best.timed_out
             self._kept(best)
         except PlanInfeasible as error:
             failed = error
-            bound = self.free_bound(seconds) if best is None else bound
+            late = late or monotonic() > end
+            bound = self.free_bound(end - monotonic()) if best is None and not late else bound
             best = None
-        for name in DISTINCT:
+        # Where time was up before there was a plan, the first recipe that will do is taken: first what holds least.
+        for name in sorted(DISTINCT, key=lambda name: name != "zero3") if best is None and late else DISTINCT:
             try:
                 if best is not None and (monotonic() > end or not self.recipe_may_win(name, best.cost.objective)):
                     late = late or monotonic() > end
@@ -376,7 +393,7 @@ class Planner:
         if best is None:
             assert failed is not None
             raise failed
-        return replace(best, timed_out=late)
+        return self._told(best, seconds) if late else replace(best, timed_out=False)
 
     def _recipe_asked_for(self, name: str) -> Plan:
         plan = self.by_recipe(name)

@@ -20,6 +20,7 @@ from ..cost.machine import Hardware, Overlap
 from ..errors import PlanInfeasible
 from ..ir.graph import Graph
 from ..optimize import solver_named
+from ..optimize.compact import OutOfTime
 from ..plans.asked import Asked
 from ..plans.complete import Complete
 from ..spec.mesh import DeviceMesh
@@ -96,7 +97,7 @@ class Scheduled:
     judged: list[Judged] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.prepared = Prepared(self.graph, self.mesh, self.hardware, self.asked)
+        self.prepared = Prepared(self.graph, self.mesh, self.hardware, self.asked, self.until)
         self._seen: set[object] = set()
 
     def left(self) -> float:
@@ -110,11 +111,15 @@ class Scheduled:
     # -- candidates ---------------------------------------------------------------------------------------
 
     def candidates(self) -> Iterator[Assignment]:
-        """The best plans by each sum; the first one whatever the time."""
+        """The best plans by each sum."""
         for i, stand_in in enumerate(STAND_INS):
             if i and self.is_over():
                 return
-            found = self.beside(stand_in) if stand_in.between else self.by(stand_in.overlap)
+            try:
+                found = self.beside(stand_in) if stand_in.between else self.by(stand_in.overlap)
+            except OutOfTime:
+                self.late = True
+                return
             if found is not None:
                 self.late = self.late or found.timed_out
                 yield found
@@ -127,7 +132,7 @@ class Scheduled:
             if solver_named(self.solver).ACCEPTS.message_passing:
                 for stack in self.prepared.stacks(hardware):
                     both = stack.optimum(
-                        True, self.left(), Neighbours.of(stack.assigner, stand_in.between, False), False
+                        True, self.left(), Neighbours.of(stack.assigner, stand_in.between, False), False, True
                     )
                     if both is not None:
                         found, plan = both[0], both[1].tight()
@@ -206,6 +211,9 @@ class Scheduled:
                 except PlanInfeasible as error:
                     failed = failed or error
                     break
+                except OutOfTime:
+                    self.late = True
+                    return
         if self.best is None and failed is not None:
             raise failed
 
@@ -223,12 +231,18 @@ class Scheduled:
     def raise_bound(self) -> None:
         """Raise the bound by one choice of shares after the other, as long as it rises: in a row it does so up to some
         place, and then falls."""
+        if self.is_over() or self.prepared.is_joined:
+            return
         for row in shares_of(self.hardware, self.mesh.axes):
             before = self.lower_bound
             for shares in row:
                 if self.is_over():
                     return
-                bound = self.bound(shares)
+                try:
+                    bound = self.bound(shares)
+                except OutOfTime:
+                    self.late = True
+                    return
                 if bound <= self.lower_bound:
                     break
                 self.lower_bound = bound

@@ -4,6 +4,10 @@ For each mesh axis a node leaves it alone, gives it to one of its factors, or le
 a sum, or another kind where an op before may have left it.  A way is one such choice for every axis.  An axis that is
 longer than a factor may fill it and go on in the factor that follows it (8 heads in groups of 4 on an axis of 16).
 Ways are made once for equal calls, so depth costs nothing.
+
+Their number grows with every axis by a factor.  Where some node would have more than `MOST`, axes that are next to each
+other are *joined*, small and outer ones first, which mostly cut the batch: they go the same way.  Nothing is then known
+of plans in which they do not.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, pairwise
+from math import prod
 from typing import NamedTuple
 
 from ..cost.compute import LOOKUP, cost_class, local_sizes, op_time, operations
@@ -39,6 +44,8 @@ Kinds = tuple[str, ...]
 """Pending reductions that a value may have: sums, and others where some op before leaves them."""
 MOST_ORDERS = 4
 """So many orders of the axes that a user names are tried beside the mesh's own: each takes as long as that."""
+MOST = 1_000
+"""Strategies of one node.  Tables of two nodes have up to the square of it, and work grows faster than that."""
 Option = tuple[tuple[tuple[int, AxisRef], ...], int]
 """What happens to a mesh axis: factors with the part of it that each gets, and a line of the transfer table or -1."""
 
@@ -73,6 +80,8 @@ class Space:
     """In which orders the axes of the mesh, or parts of them, are given to factors, beside the mesh's own."""
     given: Mapping[int, ShardingSpec] = field(default_factory=dict, repr=False)
     """How the user wants values."""
+    apart: frozenset[str] = frozenset()
+    """Mesh axes that are joined with others only if nothing else is left: those that the user named."""
     rules: dict[int, OpShardingRule | None] = field(default_factory=dict, repr=False)
     """Of the nodes that were asked about."""
     _known: dict[object, tuple[Way, ...]] = field(default_factory=dict, repr=False)
@@ -97,6 +106,37 @@ class Space:
         if found is None:
             found = self._known[key] = tuple(_Call(self, node, rule, types, kinds).ways())
         return found
+
+    @cached_property
+    def groups(self) -> tuple[Axes, ...]:
+        """Mesh axes by those that go the same way: each for itself, unless that gives some node too many strategies."""
+        groups: list[Axes] = [(axis,) for axis in self.mesh.axes]
+        calls: dict[object, _Call] = {}
+        for node in self.graph.nodes if len(groups) > 1 else ():
+            view = rule_of(self.graph, node)
+            if view is not None:
+                types = self._types(node)
+                key = (id(view.rule), node.op, types, node.attrs)
+                if key not in calls:
+                    calls[key] = _Call(self, node, view.rule, types, [(SUM,)] * len(node.inputs))
+
+        def price(at: int) -> tuple[bool, int, int]:
+            both = (*groups[at], *groups[at + 1])
+            return any(axis.name in self.apart for axis in both), axes_size(both), at
+
+        while max([prod(len(call.options(group)) for group in groups) for call in calls.values()], default=0) > MOST:
+            if len(groups) < 2:
+                break
+            at = min(range(len(groups) - 1), key=price)
+            groups[at : at + 2] = [(*groups[at], *groups[at + 1])]
+        return tuple(groups)
+
+    @property
+    def joined(self) -> tuple[str, ...]:
+        """What is to be said of axes that are joined."""
+        together = [" and ".join(axis.name for axis in group) for group in self.groups if len(group) > 1]
+        why = "each by itself would make too many strategies"
+        return tuple(f"the mesh axes {names} were split the same way: {why}" for names in together)
 
     @cached_property
     def _kinds(self) -> dict[int, Kinds]:
@@ -189,9 +229,10 @@ class _Call:
 
     def ways(self) -> list[Way]:
         best: dict[object, Way] = {}
-        for axes in (self.mesh.axes, *self.space.orders):
+        orders = () if self.space.joined else tuple(tuple((axis,) for axis in order) for order in self.space.orders)
+        for groups in (self.space.groups, *orders):
             self._specs = [{} for _ in self.rule.tensors]
-            for split in self.splits(axes):
+            for split in self.splits(groups):
                 way = self.way(split)
                 if way is not None:
                     key = (way.operands, way.results)
@@ -199,30 +240,32 @@ class _Call:
                         best[key] = way
         return list(best.values())
 
-    def splits(self, axes: Axes) -> list[_Split]:
-        """What the axes may do, given to factors in this order."""
+    def splits(self, groups: Sequence[Axes]) -> list[_Split]:
+        """What the axes may do, given to factors in this order; those of a group go the same way."""
         # Axis by axis: what the first axes do is worked out once for all that the later ones may do.
         splits = [_Split(((),) * len(self.rule.factors), self.rule.sizes, (), (0,) * len(self.rule.tensors))]
-        for axis in axes:
-            options = self.options(axis)
+        for group in groups:
+            options = self.options(group)
             seen = self.seen(options)
             splits = [
                 more
                 for split in splits
                 for option, how in zip(options, seen)
-                if (more := self.extended(split, axis, option, how)) is not None
+                if (more := self.extended(split, group, option, how)) is not None
             ]
         return splits
 
-    def options(self, axis: AxisRef) -> list[Option]:
-        rule, uneven = self.rule, self.space.uneven
+    def options(self, group: Axes) -> list[Option]:
+        """What may happen to axes that are joined."""
+        rule, uneven, ways = self.rule, self.space.uneven, axes_size(group)
         found: list[Option] = [((), -1)]
-        if axis.size == 1:
+        if ways == 1:
             return found
         free = [f for f in range(len(rule.factors)) if _splittable(rule, f)]
-        fits = [f for f in free if axis.size <= rule.sizes[f] and (uneven or rule.sizes[f] % axis.size == 0)]
-        found += [(((f, axis),), -1) for f in fits]
-        for f, g in _neighbours(rule):
+        fits = [f for f in free if ways <= rule.sizes[f] and (uneven or rule.sizes[f] % ways == 0)]
+        found += [(tuple((f, axis) for axis in group), -1) for f in fits]
+        for f, g in _neighbours(rule) if len(group) == 1 else ():
+            (axis,) = group
             size = rule.sizes[f]
             if f in free and g in free and 1 < size < axis.size and axis.size % size == 0:
                 major, minor = axis.split(size)
@@ -244,8 +287,8 @@ class _Call:
             self.bases[t] = len(number)
         return list(zip(*columns)) if columns else [()] * len(options)
 
-    def extended(self, split: _Split, axis: AxisRef, option: Option, seen: tuple[int, ...]) -> _Split | None:
-        """With one more axis used; None if a size does not divide."""
+    def extended(self, split: _Split, group: Axes, option: Option, seen: tuple[int, ...]) -> _Split | None:
+        """With more axes used; None if a size does not divide."""
         parts, row = option
         axes, local, carried = split.axes, split.local, split.carried
         if parts:
@@ -257,7 +300,7 @@ class _Call:
                     return None
             axes, local = tuple(given), tuple(sizes)
         if row >= 0:
-            carried = (*carried, (axis, row))
+            carried = (*carried, *((axis, row) for axis in group))
         keys = tuple([key * base + more for key, base, more in zip(split.keys, self.bases, seen)])
         return _Split(axes, local, carried, keys)
 

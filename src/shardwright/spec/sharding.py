@@ -463,6 +463,8 @@ def compute_global_shape(local_shapes: Sequence[Any], spec: ShardingSpec) -> Sha
     >>> compute_global_shape((4, 3), spec), compute_global_shape([(3, 3), (2, 3)], spec)
     ((8, 3), (5, 3))
     """
+    if not isinstance(spec, ShardingSpec):
+        raise SpecError(f"{spec!r} does not say of which mesh it is", help='write ShardingSpec.parse("[d]", "d=2")')
     if all(isinstance(size, int) for size in local_shapes):
         spec.check_rank(local_shapes)
         return tuple(size * dim.shards for size, dim in zip(local_shapes, spec.dims))
@@ -494,7 +496,7 @@ def needs_reshard(source: ShardingSpec | None, target: ShardingSpec | None) -> b
 
 def wrong_mesh(what: str, spec: ShardingSpec, mesh: DeviceMesh) -> NoReturn:
     raise SpecError(
-        f"{what} lies on another mesh",
+        f"{what} is on another mesh",
         rows=[("its mesh", str(spec.mesh)), ("this mesh", str(mesh))],
         help="make the sharding on this mesh, or transfer between meshes explicitly",
     )

@@ -45,6 +45,14 @@ FOUND = {
         FuzzProgram((Fill((2, 3), "int64", 0, "below", 2), Fill((3,), "int64", 0)),
                     (call("np.equal", A, B), call("np.where", C, A, 1)), (3,), constraints=((3, "[_, _]"),)),
         Request("x=3", "simple", in_specs=("[_, x]", None))),
+    # Constraints say of the values that they read, also where the graph stays as it is.
+    "a plan with a constraint, from its file": Case(
+        FuzzProgram((Fill((4,), "float64", 0),), (call("np.negative", A),), (1,), constraints=((1, "[x]"),)),
+        Request("x=2", **PLANNED)),
+    # What is pending as a minimum is carried through rising functions by recipes, and by none of the strategies.
+    "a pending minimum": Case(
+        program([()], call("np.cbrt", A), call("np.logaddexp2", 2, B)),
+        Request("x=2", "planned", in_specs=("[] // min(x)",), hardware="h100")),
 }  # fmt: skip
 
 

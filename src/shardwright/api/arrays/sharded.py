@@ -128,6 +128,12 @@ class ShardedArray(NDArrayOperatorsMixin):
     def __getitem__(self, key: Any) -> Any:
         return run_eagerly(index, (self, _Key(key)), {})
 
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise SpecError(
+            "arrays in shards cannot be written to", rows=[("array", repr(self))],
+            help="make a new one: np.where(condition, value, x), np.concatenate([...])",
+        )  # fmt: skip
+
     @property
     def T(self) -> Any:
         return np.transpose(self)
@@ -318,6 +324,8 @@ def randn(*shape: Any, mesh: Any, spec: Any = None, seed: int = 0, dtype: Any = 
     draws its own shard.
     """
     size = _shape(shape)
+    if type(seed) is not int:
+        raise SpecError(f"seed= takes a whole number, not {seed!r}")
     dtype = _element_type(dtype, engine)
     where = _place(mesh, size, spec)
     log.add("create", f"randn {list(size)}", "+".join(map(str, where.sharded_axes)))

@@ -92,7 +92,7 @@ def examine(case: Case) -> tuple[Dispatched, Fault | None, str]:
         off = difference(got, true, _largest(case))
         if off:
             which = f"output {number} is " if len(want) > 1 else "the result is "
-            told = f" (said to lie as {given.placements[number]})"
+            told = f" (said to be {given.placements[number]})"
             return given, Fault(case, which + off + told, False, given), ""
     if given.disagree:
         return given, Fault(case, "the ranks do not see the same result", False, given), ""

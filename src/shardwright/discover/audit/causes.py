@@ -1,7 +1,7 @@
 """Wrong rules by cause: what one mistake in PyTorch explains is one finding, the most harmful first.
 
 Two entries have one cause if they are of one operator (``max_pool1d`` and ``max_pool3d``, ``fill`` and ``fill_`` are
-one), or if one function of DTensor states both rules, and in both cases what goes wrong is of one kind.
+one), or if one function of DTensor for few overloads states both rules, and what goes wrong is of one kind.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .dtensor import strategy_of
+from .dtensor import stated_by, strategy_of
 from .judge import Entry
 
 HARM = ("rule", "cache", "dispatch", "uneven", "empty")
 """Where a fault shows, the most harmful first: on even shards, ..., on empty ones only."""
+
+FEW = 20
+"""Overloads: a function that states the rules of more is no sign of one mistake."""
 
 KNOWN = (
     ("nll_loss", r"P\(avg\)", "https://github.com/pytorch/pytorch/issues/185167"),
@@ -58,10 +61,18 @@ def _cause(entries: list[Entry]) -> Cause:
     return Cause(tuple(entries), any(not _raises(e) for e in entries), next(filter(None, map(_link, entries)), ""))
 
 
-def _harm(entry: Entry) -> tuple[int, int, int, int, int]:
-    """Wrong numbers before errors, even shards before others, real numbers before complex ones, short before long."""
+def _harm(entry: Entry) -> tuple[int, ...]:
+    """Wrong numbers before errors, even shards before others, what programs hold often before what they rarely do.
+
+    Sharded tensors are common, pending sums and averages less so, maxima rare, products rarer; so are complex numbers.
+    """
+    inputs = entry.rule.partition("->")[0]
+    rare = max((number for number, kinds in enumerate(_RARE) for kind in kinds if kind in inputs), default=0)
     odd = "complex" in entry.sample or "complex" in entry.reason
-    return int(not entry.script), int(_raises(entry)), HARM.index(entry.kind), int(odd), len(entry.sample)
+    return int(not entry.script), int(_raises(entry)), HARM.index(entry.kind), int(odd), rare, len(entry.sample)
+
+
+_RARE = (("S(", "R"), ("P(sum)", "P(avg)"), ("P(max)", "P(min)"), ("P(prod)",))
 
 
 def _raises(entry: Entry) -> bool:
@@ -76,7 +87,8 @@ def _one_cause(one: Entry, other: Entry) -> bool:
     if _raises(one) and one.reason == other.reason:
         return True
     ours, theirs = strategy_of(one.overload), strategy_of(other.overload)
-    return bool(ours) and ours == theirs and _kinds(one) == _kinds(other)
+    lists = all(entry.overload.startswith("aten._foreach_") for entry in (one, other))
+    return bool(ours) and ours == theirs and _kinds(one) == _kinds(other) and (lists or stated_by(ours) <= FEW)
 
 
 def plain_name(entry: Entry) -> str:

@@ -106,14 +106,24 @@ def decomposes(overload: str) -> bool:
 
 def strategy_of(overload: str) -> str:
     """The function of PyTorch's that states the overload's rules, by its place; empty if there is none."""
+    return _strategies().get(overload, "")
+
+
+def stated_by(strategy: str) -> int:
+    """For how many overloads that function states the rules."""
+    return sum(place == strategy for place in _strategies().values())
+
+
+@cache
+def _strategies() -> dict[str, str]:
     propagator = _propagator()
+    found: dict[str, str] = {}
     for table in (propagator.op_single_dim_strategy_funcs, propagator.op_strategy_funcs, propagator.op_to_rules):
         for op, function in table.items():
-            if str(op) == overload:
-                while hasattr(function, "func"):  # a record, or a partial
-                    function = function.func
-                return f"{function.__module__}.{getattr(function, '__qualname__', '')}"
-    return ""
+            while hasattr(function, "func"):  # a record, or a partial
+                function = function.func
+            found.setdefault(str(op), f"{function.__module__}.{getattr(function, '__qualname__', '')}")
+    return found
 
 
 def has_handler(overload: str) -> bool:

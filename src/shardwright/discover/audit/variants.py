@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..isolate import isolated
 from ..operator import Operator, Sample, Slot
 from ..widen import runs, with_value
 
@@ -55,10 +56,10 @@ def _equal_numbers(operator: Operator, base: Sample) -> Iterator[Sample]:
 
 
 def _occurring(operator: Operator, base: Sample) -> Iterator[Sample]:
-    """A whole number that occurs among the positions or classes: ``ignore_index``."""
+    """Where a negative number stands for no position or class (``ignore_index``), one that occurs."""
     held = [a for a, role in zip(base.tensors, base.roles) if role == "index" and a.size]
     for name, value in base.values(operator).items():
-        if type(value) is int and held:
+        if type(value) is int and value < 0 and held:
             yield from _with(operator, base, name, int(held[0].reshape(-1)[0]))
 
 
@@ -66,12 +67,24 @@ def _given_tensors(operator: Operator, base: Sample) -> Iterator[Sample]:
     """A tensor that may be left out, given: positive numbers, as many as some dim has."""
     bound = base.bound(operator)
     for argument in operator.arguments:
-        if argument.tensor and argument.type == "Tensor?" and bound.get(argument.name) is None:
+        if argument.type == "Tensor?" and bound.get(argument.name) is None:
+            if not _refuses_other_sizes(operator, base, argument.name):
+                continue
             for size in dict.fromkeys(size for shape in base.shapes for size in shape if size > 1):
-                numbers = np.abs(np.random.default_rng(size).normal(size=size)) + 0.1
-                slot = Slot(len(base.tensors))
-                for call in _with(operator, base, argument.name, slot):
-                    yield replace(call, tensors=(*call.tensors, numbers), roles=(*call.roles, "data"))
+                yield from _given(operator, base, argument.name, size)
+
+
+def _given(operator: Operator, base: Sample, name: str, size: int) -> Iterator[Sample]:
+    numbers = np.abs(np.random.default_rng(size).normal(size=size)) + 0.1
+    for call in _with(operator, base, name, Slot(len(base.tensors))):
+        yield replace(call, tensors=(*call.tensors, numbers), roles=(*call.roles, "data"))
+
+
+def _refuses_other_sizes(operator: Operator, base: Sample, name: str) -> bool:
+    """Whether the operator looks at the tensor's size: one that does not reads beyond it, and may crash."""
+    odd = 3 + max((size for shape in base.shapes for size in shape), default=1)
+    tried = isolated(lambda: any(runs(operator, call) for call in _given(operator, base, name, odd)), seconds=5.0)
+    return tried.value is False
 
 
 def _left_out(operator: Operator, base: Sample) -> Iterator[Sample]:
@@ -80,7 +93,9 @@ def _left_out(operator: Operator, base: Sample) -> Iterator[Sample]:
     for argument in operator.arguments:
         if argument.type == "Tensor?" and base.bound(operator).get(argument.name) == Slot(last):
             for call in _with(operator, base, argument.name, None):
-                yield replace(call, tensors=call.tensors[:last], roles=call.roles[:last])
+                without = replace(call, tensors=call.tensors[:last], roles=call.roles[:last])
+                if isolated(lambda call=without: runs(operator, call), seconds=5.0).value:  # type: ignore[misc]
+                    yield without
 
 
 def _with(operator: Operator, base: Sample, name: str, value: Any) -> Iterator[Sample]:

@@ -129,7 +129,7 @@ def places(index: FieldArray, size: int) -> Places:
 def take(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
     x, index = operands
     if not x.shape and not call.shape:
-        return x  # PyTorch's only row of a 0-d tensor
+        return (x,)  # PyTorch's only row of a 0-d tensor
     axis = call.attrs.get("axis")
     if axis is None:
         x, axis = x.map(np.ravel), 0
@@ -205,7 +205,7 @@ def full(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
 def cumsum(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
     (x,) = operands
     if not x.shape:
-        return x  # PyTorch scans 0-d tensors, too
+        return (x,)  # PyTorch scans 0-d tensors, too
     axis = call.attrs["axis"]
     return FieldArray(field.mod(np.cumsum(x.residue, axis=axis)), np.cumsum(x.height, axis=axis))
 
@@ -213,7 +213,7 @@ def cumsum(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
 def cumprod(field: Field, call: OpCall, operands: Sequence[Any]) -> Made:
     (x,) = operands
     if not x.shape:
-        return x
+        return (x,)
     axis = call.attrs["axis"]
     rows = np.moveaxis(x.residue.copy(), axis, 0)
     for i in range(1, len(rows)):

@@ -36,8 +36,8 @@ from ...frontends.torch.recording.sizes import local_sizes, operand_sizes
 from ...frontends.torch.signatures import Signature, find_op, signature
 from ...frontends.torch.steps.updates import STATE
 from ...ir.graph import TensorType
-from ...ir.order import RUN, START, events_of
-from ...ir.program import Collective, Instr, Program
+from ...ir.order import events_of
+from ...ir.program import RUN, START, Collective, Instr, Program
 from ...spec.axes import AxisRef, axes_text
 from ...spec.chunks import nested_chunk
 from ...spec.collective import collective_bytes

@@ -191,7 +191,7 @@ class Stack:
                 kept.add(i if i in hub else j if j in hub else i)
             elif layer[i] in inner or layer[j] in inner:
                 kept.add(i if layer[i] < 0 else j)
-        return compact(costs, edges, self.assigner.graph.name, kept, layer, order)
+        return compact(costs, edges, self.assigner.graph.name, kept, layer, order, self.assigner.until)
 
     def optimum(
         self,
@@ -445,7 +445,8 @@ class DeepPlan:
             else:
                 lies, end = home(value), copies[copied[value]][1]
                 outputs.append(end if lies.partial and end is not None else lies)
-        return Complete(graph, about.mesh, tuple(inputs.values()), decisions, tuple(outputs), (), 0, sources)
+        notes = about.space.joined
+        return Complete(graph, about.mesh, tuple(inputs.values()), decisions, tuple(outputs), notes, 0, sources)
 
     def _made(self, variable: int, way: Way) -> Made:
         """A decision but for its node's number."""

@@ -11,6 +11,7 @@ import torch
 from ....errors import TraceError
 from ....ir.graph import TensorType
 from ...base import GRADIENT, NORM, PARAMETER, PLAIN, UPDATE, StepForm
+from ...failing import check_call
 from ..dtypes import tensor_type
 from ..private import FakeTensor, keystr, quiet, tree_flatten, tree_flatten_with_path, tree_unflatten
 from ..steps.watching import Ledger
@@ -41,6 +42,9 @@ def capture(fn: Callable[..., Any] | Any, *args: Any, **kwargs: Any) -> Captured
     >>> [node.op for node in captured.graph.nodes]
     ['aten.t', 'aten.addmm']
     """
+    if not callable(fn) and not isinstance(fn, torch.export.ExportedProgram):
+        raise TraceError(f"capture takes a function or a module, not a {type(fn).__name__}")
+    check_call(fn, args, kwargs)
     if isinstance(fn, torch.export.ExportedProgram):
         from .exported import as_module
 
@@ -73,6 +77,9 @@ def capture_step(
     >>> step.gradients
     {'weight': 1, 'bias': 2}
     """
+    if not callable(model):
+        raise TraceError(f"capture_step takes a model or a function, not a {type(model).__name__}")
+    check_call(model, args, kwargs)
     return _Training(model, optimizer, loss, form).capture(args, kwargs)
 
 

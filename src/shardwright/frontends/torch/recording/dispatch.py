@@ -153,7 +153,7 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             operands[0].storage_offset() or not operands[0].is_contiguous()
         ):
             raise TraceError(
-                "as_strided of a tensor that is not contiguous depends on how it lies in memory",
+                "as_strided of a tensor that is not contiguous depends on its strides",
                 rows=[("op", form.name), *self._place(source)],
                 help="call .contiguous() on it first, or use view, transpose, unfold or slicing",
             )
