@@ -21,7 +21,8 @@ from ..optimize.compact import compact
 from ..optimize.core import SLOW, SWEEPS, batches_of, solve_core
 from ..optimize.narrow import narrow
 from ..spec.sharding import ShardingSpec
-from .model import FINE, POLISH, Assigner, Assignment, Extra, Optimum
+from .model import FINE, POLISH, Assigner, Assignment, Optimum
+from .readers import Extra
 from .tighten import tighten
 
 ROOMS = (1e-3, 1e-2)

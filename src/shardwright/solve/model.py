@@ -19,13 +19,13 @@ left to do.  Else the plan is solved for too, and single changes that pay are ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +46,7 @@ from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
 from .polish import polish
 from .price import price
-from .readers import Demand, Group
+from .readers import Demand, Extra, Group
 from .routes import Price, RouteBook, Routes
 from .strategies import Space, Way, orders_in
 from .tighten import tighten
@@ -62,22 +62,6 @@ POLISH = 4_000
 Ways = tuple[Way, ...]
 Terms = tuple[list[Ints], list[tuple[int, int, Ints]], dict[int, int]]
 """Costs and edges, equal tables being one array, and the variables of the hubs by value."""
-
-
-class Extra(Protocol):
-    """Costs beside time."""
-
-    def value(self, value: int) -> tuple[Ints | None, Ints | None]:
-        """What a value costs where it lies, by choice of its decider, and what its hub costs."""
-
-    def hub(self, value: int) -> Ints | None:
-        """What a hub costs by choice of the decider, as a table."""
-
-    def edge(self, value: int, group: Group) -> Ints | None:
-        """What a reader costs by what it wants, for each hub, or where there is none by choice of the decider."""
-
-    def links(self) -> Iterable[tuple[int, int, Ints]]:
-        """What two variables cost together, beside that."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ that are alike.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -139,3 +139,19 @@ class Variables(Protocol):
 
     def spent(self, value: int, choice: Sequence[int]) -> int:
         """What copies of a value cost."""
+
+
+class Extra(Protocol):
+    """Costs beside time."""
+
+    def value(self, value: int) -> tuple[Ints | None, Ints | None]:
+        """What a value costs where it lies, by choice of its decider, and what its hub costs."""
+
+    def hub(self, value: int) -> Ints | None:
+        """What a hub costs by choice of the decider, as a table."""
+
+    def edge(self, value: int, group: Group) -> Ints | None:
+        """What a reader costs by what it wants, for each hub, or where there is none by choice of the decider."""
+
+    def links(self) -> Iterable[tuple[int, int, Ints]]:
+        """What two variables cost together, beside that."""

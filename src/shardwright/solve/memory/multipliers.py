@@ -11,8 +11,8 @@ import numpy as np
 from ...cost.memory import local_bytes
 from ...optimize.problem import Ints
 from ...spec.sharding import ShardingSpec
-from ..model import Assigner, Extra
-from ..readers import Group
+from ..model import Assigner
+from ..readers import Extra, Group
 from ..routes import TOO_DEAR
 from .one_copy import Lives
 

@@ -25,8 +25,8 @@ from ...propagation.complete import Complete, Decision
 from ...spec.axes import Axes
 from ...spec.rule import OpShardingRule
 from ...spec.sharding import ShardingSpec
-from ..model import FINE, NEAR, ROUGHLY, Assigner, Assignment, Extra, Optimum, Terms
-from ..readers import Demand, Group
+from ..model import FINE, NEAR, ROUGHLY, Assigner, Assignment, Optimum, Terms
+from ..readers import Demand, Extra, Group
 from ..routes import Tree
 from ..strategies import Way
 from ..tighten import tighten
