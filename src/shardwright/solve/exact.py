@@ -25,7 +25,7 @@ from ..plans.asked import Asked
 from ..plans.complete import Complete
 from ..spec.mesh import DeviceMesh
 from .memory.search import Measure, fit
-from .model import NEAR, POLISH, ROUGHLY, Assigner, Assignment
+from .model import NEAR, POLISH, Assigner, Assignment
 from .repeated.layers import SIDES, Layers, find_layers
 from .repeated.stack import Stack
 from .routes import Price
@@ -52,7 +52,7 @@ def best_plan(
     """The best plan for a graph by an additive objective.
 
     ``measure`` says what a plan's Program holds, where memory is limited; ``prepared`` is what was worked out for the
-    same graph at other prices.  A ``rough`` plan may cost a little more than the best: `ROUGHLY` where the graph folds.
+    same graph at other prices.  A ``rough`` plan of a graph that does not fold may cost a little more than the best.
     """
     measure = measure or held_by
     asked = asked or Asked(graph)
@@ -65,11 +65,11 @@ def best_plan(
 
     in_layers = solver_named(solver).ACCEPTS.message_passing
     for stack in prepared.stacks(hardware) if in_layers else ():
-        found = stack.solve(_left(time_limit, began), rough)
+        found = stack.solve(_left(time_limit, began))
         if found is None:
             continue
         small = stack.size <= POLISH
-        if found.gap > (ROUGHLY if rough else NEAR) and small:
+        if found.gap > NEAR and small:
             about, limit = prepared.whole(hardware), _left(time_limit, began)
             found = _better(found, partial(about.solve, solver, limit))
         if asked.memory is None or fits(found.complete):

@@ -55,8 +55,6 @@ FINE = 60
 """The bound counts in such parts of a picosecond, or what is lost in dividing would keep gaps open."""
 NEAR = 1e-8
 """A plan this near to the bound, as a part of what it costs, is as good as the best."""
-ROUGHLY = 1e-3
-"""Where a sum stands in for a schedule, it is good enough if it is this near: the two differ by far more."""
 POLISH = 4_000
 """The most ways in a graph of which single changes are tried."""
 Ways = tuple[Way, ...]

@@ -132,7 +132,7 @@ class Scheduled:
             if solver_named(self.solver).ACCEPTS.message_passing:
                 for stack in self.prepared.stacks(hardware):
                     both = stack.optimum(
-                        True, self.left(), Neighbours.of(stack.assigner, stand_in.between, False), False, True
+                        True, self.left(), Neighbours.of(stack.assigner, stand_in.between, False), False
                     )
                     if both is not None:
                         found, plan = both[0], both[1].tight()

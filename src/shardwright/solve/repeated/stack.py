@@ -25,7 +25,7 @@ from ...propagation.complete import Complete, Decision
 from ...spec.axes import Axes
 from ...spec.rule import OpShardingRule
 from ...spec.sharding import ShardingSpec
-from ..model import FINE, NEAR, ROUGHLY, Assigner, Assignment, Optimum, Terms
+from ..model import FINE, NEAR, Assigner, Assignment, Optimum, Terms
 from ..readers import Demand, Extra, Group
 from ..routes import Tree
 from ..strategies import Way
@@ -211,17 +211,17 @@ class Stack:
         plan = DeepPlan(self, found.choices())
         return Optimum((), -(-found.lower_bound // unit), found.solver, found.late), plan
 
-    def solve(self, time_limit: float | None = None, rough: bool = False) -> Assignment | None:
+    def solve(self, time_limit: float | None = None) -> Assignment | None:
         """As `Assigner.solve` does it; None if the layers do not come out equal."""
         began = monotonic()
-        first = self.optimum(True, time_limit, rough=rough)
+        first = self.optimum(True, time_limit)
         if first is None:
             return None
         bound, best = first
         timed_out, solver = bound.timed_out, bound.solver
-        if best.objective - bound.lower_bound > (ROUGHLY if rough else NEAR) * best.objective:
+        if best.objective - bound.lower_bound > NEAR * best.objective:
             left = None if time_limit is None else max(0.1, time_limit - (monotonic() - began))
-            second = self.optimum(False, left, rough=rough)
+            second = self.optimum(False, left)
             if second is not None:
                 timed_out = timed_out or second[0].timed_out
                 if second[1].objective < best.objective:
