@@ -31,7 +31,7 @@ dist: $(VENV)/.ready
 # Live Shardy, as it comes with jax, beside ours on random programs; jax is installed apart from all else.
 ORACLE ?= .venv-oracle
 test-oracle: $(VENV)/.ready $(ORACLE)/.ready
-	$(BIN)/python tests/oracle/live/compare.py --python $(ORACLE)/bin/python --programs 10000 --reshards 2000
+	$(BIN)/python tests/oracle/live/compare.py --python $(ORACLE)/bin/python --programs 10000 --control 1000 --reshards 2000
 
 $(ORACLE)/.ready:
 	$(PYTHON) -m venv $(ORACLE)

@@ -1,7 +1,8 @@
 """Discovery beside PyTorch's own rule validator, in one run: ``python benchmarks/discover.py [--all]``
 
-``add``: the samples, placements and world size that the validator tries, by it and by our oracle.  ``--all``: every
-operator of the OpInfo database, in CPU seconds (the goal is 600).
+``add``: the samples, placements and world size that the validator tries, by it and by our oracle; and the whole
+discovery of the operator, with the attack on its rules.  ``--all``: every operator of the OpInfo database, in CPU
+seconds (the goal is 900).
 """
 
 from __future__ import annotations
@@ -52,6 +53,19 @@ def oracle(op: str, world: int) -> tuple[float, int, int]:
     return spent, sum(table.combinations for table in tables), valid
 
 
+def discovery(op: str) -> dict[str, float]:
+    """CPU seconds of the whole discovery by effort: calls, tables, rules, the attack on them."""
+    from shardwright.discover import QUICK, THOROUGH, discover
+    from shardwright.discover.learn import SURVEY
+
+    found = {}
+    for name, effort in (("survey", SURVEY), ("quick", QUICK), ("thorough", THOROUGH)):
+        begin = time.process_time()
+        discover(f"torch.{op}", effort)
+        found[name] = time.process_time() - begin
+    return found
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--op", default="add")
@@ -64,10 +78,13 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     ours, combinations, valid = oracle(asked.op, asked.world)
+    whole = discovery(asked.op)
     theirs, judged = harness(asked.op, asked.world)
     print(f"{asked.op}: ours      {ours:8.3f} CPU s, {combinations} combinations, {valid} valid")
     print(f"{asked.op}: validator {theirs:8.3f} CPU s, {judged} combinations")
     print(f"ratio {100 * ours / theirs:.2f}%   goal: 1% at most")
+    for effort, spent in whole.items():
+        print(f"{asked.op}: discovery, {effort}: {spent:8.3f} CPU s, {100 * spent / theirs:.2f}%   goal: 2% at most")
     if asked.all:
         from shardwright.discover.everything import discover_all, summary_text
         from shardwright.discover.torch.samples import opinfo_names

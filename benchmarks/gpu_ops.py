@@ -26,7 +26,7 @@ from gpu_step import MODELS, RECIPES, free, plan_of
 
 from shardwright.cost import program_cost
 from shardwright.cost.compute import cost_class
-from shardwright.frontends.torch.updates import STATE
+from shardwright.frontends.torch.steps.updates import STATE
 from shardwright.rules.registry import find
 from shardwright.run.torch import emit
 

@@ -47,17 +47,19 @@ def gpt2(count: int) -> Step:
     return _language(model, count, 1024)
 
 
-def t5(count: int) -> Step:
-    config = transformers.T5Config(use_cache=False, dropout_rate=0.0)
+def t5(count: int, layers: int = 6) -> Step:
+    config = transformers.T5Config(
+        use_cache=False, dropout_rate=0.0, num_layers=layers, decoder_start_token_id=0, pad_token_id=0
+    )
     with torch.device("meta"):
         model = transformers.T5ForConditionalGeneration(config)
     return _language(model, count, 512)
 
 
-def vit(count: int) -> Step:
+def vit(count: int, layers: int = 24) -> Step:
     """ViT-L/16."""
     config = transformers.ViTConfig(
-        hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096, num_labels=1000,
+        hidden_size=1024, num_hidden_layers=layers, num_attention_heads=16, intermediate_size=4096, num_labels=1000,
         hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
     )  # fmt: skip
     with torch.device("meta"):
@@ -174,15 +176,20 @@ MODELS: dict[str, Callable[[], Step]] = {
     "llama8b-b16": lambda: llama(32, 16),
     "llama8b-b32": lambda: llama(32, 32),
     "llama8b-b64": lambda: llama(32, 64),
+    "llama8b-b128": lambda: llama(32, 128),
     "llama8b-b512-again": lambda: llama(32, 512, again=True),
     "llama8b-b128-again": lambda: llama(32, 128, again=True),
     "llama8b-b8-8k": lambda: llama(32, 8, 8192),
+    "llama8b-b64-8k": lambda: llama(32, 64, 8192),
     "llama70b-b64-again": lambda: llama(80, 64, size="70B", again=True),
     "llama4l-b8": lambda: llama(4, 8),
     "llama4l-b64": lambda: llama(4, 64),
+    "llama4l-b16": lambda: llama(4, 16),
     "gpt2-b64": lambda: gpt2(64),
     "t5-b64": lambda: t5(64),
     "vit-b64": lambda: vit(64),
+    "vit6l-b64": lambda: vit(64, 6),
+    "t5small-b64": lambda: t5(64, 2),
     "unet-b16": lambda: unet(16),
     "experts-b64": lambda: experts(64),
     "recommender-b4096": lambda: recommender(4096),

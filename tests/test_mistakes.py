@@ -5,6 +5,7 @@ None ends in an error of NumPy, PyTorch or Python, none is silent.  ``UPDATE_GOL
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 from collections.abc import Callable
@@ -20,6 +21,8 @@ from shardwright.errors import ShardwrightError
 
 torch = pytest.importorskip("torch")
 import shardwright.torch as swt  # noqa: E402
+from shardwright.api.front import propagate_sharding  # noqa: E402
+from shardwright.discover import analyze_and_synthesize  # noqa: E402
 
 GOLDEN = Path(__file__).parent / "golden" / "messages"
 CASES: dict[str, Callable[[], Any]] = {}
@@ -325,6 +328,120 @@ def proving_with_a_bare_tensor() -> None:
     swt.prove(lambda mesh: layer()[0], like=layer()[0], mesh="d=2", inputs=layer()[1])
 
 
+# -- one line each --------------------------------------------------------------------------------------------
+
+
+def trained(**about: Any) -> Any:
+    model, x = layer()
+    given = {"optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "batch": (x,), "mesh": "d=2", **about}
+    return swt.train_step(model, **{"loss": lambda out: out.square().mean(), **given})
+
+
+def proved(**about: Any) -> Any:
+    model, x = layer()
+    given = {"parallel": lambda mesh: copy.deepcopy(model), "like": model, "mesh": "d=2", "inputs": (x,), **about}
+    return swt.prove(given.pop("parallel"), **given)
+
+
+def loaded(text: Any, *args: Any, **about: Any) -> Any:
+    return sw.load_plan(text, product, *(args or (A, A)), **about)
+
+
+B = np.ones((8, 8), np.float32)
+NINE = torch.tensor([9])
+SHARED = torch.nn.Linear(8, 4)
+WIDE = torch.zeros(8, 9)
+LAZY = torch.nn.LazyLinear(4)
+CASES |= {
+    "no_mesh": lambda: sw.plan(product, A, A),
+    "no_fn": lambda: sw.load_plan("plan.json"),
+    "mesh_by_keywords": lambda: sw.DeviceMesh(dp=2, tp=4),
+    "mesh_in_two_texts": lambda: sw.DeviceMesh("dp=2", "tp=4"),
+    "a_class_for_a_module": lambda: sw.plan(torch.nn.Linear, 8, 4, mesh="d=2"),
+    "a_name_for_a_function": lambda: sw.shard_map("product", "d=2"),
+    "a_lazy_module": lambda: sw.plan(LAZY, torch.zeros(16, 8), mesh="d=2"),
+    "an_assertion_of_the_function": lambda: sw.plan(asserting, A, mesh="d=2"),
+    "wrong_width_inside_a_model": lambda: sw.plan(
+        torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(9, 4)), torch.zeros(16, 8), mesh="d=2"
+    ),
+    "lists_inside_a_dict": lambda: sw.plan(lambda t: t["a"] @ t["b"], {"a": [[1.0, 2.0]], "b": A}, mesh="d=2"),
+    "an_axis_by_number": lambda: planned(in_specs=(P(0), None)),
+    "a_dict_that_is_none": lambda: planned(kwargs=[1]),
+    "a_word_for_a_switch_of_shard_map": lambda: sw.shard_map(product, "d=2", auto_sharding="no"),
+    "specs_in_a_list": lambda: sw.shard_map(product, "d=2", specs=[P("d")]),
+    "autocast_in_whole_numbers": lambda: stepped(autocast=torch.int8),
+    "accumulate_without_a_model": lambda: planned(accumulate=2),
+    "a_word_for_text": lambda: planned().text(all="no"),
+    "explaining_nothing": lambda: planned().explain(None),
+    "explaining_an_unknown_value": lambda: planned().explain("w"),
+    "comparing_two_plans": lambda: sw.compare(planned(), planned(), mesh="d=2"),
+    "comparing_with_another_program": lambda: sw.compare(
+        product, A, A, mesh="d=2", plans=sw.plan(lambda a: a, A, mesh="d=2")
+    ),
+    "foreign_programs_without_names": lambda: sw.compare(product, A, A, mesh="d=2", foreign=[product]),
+    "a_number_beyond_its_table": lambda: sw.plan(torch.nn.Embedding(9, 4), NINE, mesh="d=2")(NINE),
+    "train_step_misspelt": lambda: trained(acumulate=2),
+    "train_step_without_a_batch": lambda: swt.train_step(layer()[0], optimizer=None),
+    "train_step_on_a_loader": lambda: trained(batch=torch.utils.data.DataLoader([0])),
+    "data_axes_by_number": lambda: trained(data="local", data_axes=0),
+    "an_unknown_engine": lambda: trained(engine="nccl"),
+    "a_step_on_tensors_without_numbers": lambda: trained()(torch.zeros(16, 8, device="meta")),
+    "an_empty_plan": lambda: loaded(""),
+    "a_plan_that_is_no_plan": lambda: loaded("{}"),
+    "a_plan_that_is_no_json": lambda: loaded("{bad"),
+    "a_plan_with_a_mesh": lambda: loaded(planned().to_json(), mesh="d=2"),
+    "proving_nothing": lambda: proved(parallel=lambda mesh: None),
+    "proving_one_module_for_all_ranks": lambda: proved(parallel=lambda mesh: SHARED),
+    "proving_with_two_parameters": lambda: proved(parallel=lambda mesh, rank: layer()[0]),
+    "proving_a_wrong_width": lambda: proved(inputs=(torch.zeros(16, 9),)),
+    "proving_with_a_loss_of_many": lambda: proved(loss=lambda out: out),
+    "proving_on_too_many_ranks": lambda: proved(mesh="d=100000"),
+    "proving_lazy_modules": lambda: proved(like=LAZY),
+    "placements_in_text": lambda: proved(placements="x"),
+    "a_placement_that_is_none": lambda: proved(placements={"input": "dp"}),
+    "sharded_creation_without_a_mesh": lambda: sw.randn((8, 8)),
+    "sharded_creation_of_a_misspelt_type": lambda: sw.zeros((8, 8), mesh="d=2", dtype="flaot32"),
+    "sharding_text": lambda: sw.asarray("abc", mesh="d=2"),
+    "sharding_rows_of_unlike_length": lambda: sw.asarray([[1, 2], [3]], mesh="d=2"),
+    "sharded_arrays_that_do_not_fit": lambda: sw.asarray(B, mesh="d=2") + sw.asarray(B[:, :3], mesh="d=2"),
+    "a_sharded_array_as_a_condition": lambda: bool(sw.asarray(B, mesh="d=2")),
+    "tracing_shapes": lambda: sw.trace(product, (8, 8), (8, 8)),
+    "resharding_a_size": lambda: sw.reshard(P("d"), P(None), 8, mesh="d=2"),
+    "a_rule_that_is_a_number": lambda: sw.rule("mine.op", 3),
+    "pin_without_a_sharding": lambda: sw.pin("a"),
+    "no_element_type": lambda: sw.ShapeDtype((8, 8), None),
+    "too_few_specs_for_a_rule": lambda: propagate_sharding("m k, k n -> m n | m=8 k=4 n=8", ["[d, _]"], mesh="d=2"),
+    "a_world_of_nobody": lambda: analyze_and_synthesize(torch.relu, "relu", [2], [2], (8, 4), world_size=0),
+    "a_size_for_input_shape": lambda: analyze_and_synthesize(torch.relu, "relu", [2], [2], 8),
+    "a_generator_for_a_function": lambda: sw.plan(yielding, A, mesh="d=2"),
+    "masked_arrays": lambda: sw.plan(lambda a: a + 1, np.ma.array([1.0, 2.0], mask=[0, 1]), mesh="d=2"),
+    "a_module_without_its_init": lambda: sw.plan(Unmade(), torch.zeros(8), mesh="d=2"),
+    "an_empty_sharding": lambda: planned(constraints={"a": ""}),
+    "writing_to_a_sharded_array": lambda: sw.zeros(8, mesh="d=2").__setitem__(0, 1),
+    "a_seed_that_is_a_word": lambda: sw.randn(8, mesh="d=2", seed="x"),
+    "sharded_tensors_that_do_not_fit": lambda: sw.asarray(WIDE, mesh="d=2") @ sw.asarray(WIDE, mesh="d=2"),
+    "a_sharded_tensor_as_a_condition": lambda: bool(sw.asarray(WIDE, mesh="d=2")),
+    "a_rule_without_a_name": lambda: sw.rule(3, "m k, k n -> m n"),
+    "an_op_without_its_rule": lambda: sw.numpy.op("mine.y"),
+    "capturing_nothing": lambda: swt.capture(None),
+    "capturing_without_arguments": lambda: swt.capture_step(layer()[0]),
+    "local_shapes_without_a_mesh": lambda: sw.compute_global_shape([(2,)], "[d]"),
+}  # fmt: skip
+
+
+class Unmade(torch.nn.Module):
+    def __init__(self) -> None:
+        self.width = 8
+
+
+def yielding(a: Any) -> Any:
+    yield a
+
+
+def asserting(a: Any) -> None:
+    raise AssertionError("four rows are wanted")
+
+
 def message_of(name: str) -> str:
     with pytest.raises(ShardwrightError) as caught:
         CASES[name]()
@@ -358,7 +475,7 @@ def test_faults_of_ours_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> N
     from shardwright.frontends import failing
 
     monkeypatch.setattr("shardwright.frontends.numpy.source_of", broken)
-    monkeypatch.setattr(failing, "_OURS", str(Path(__file__).parent))  # the fault stands in this file
+    monkeypatch.setattr(failing, "PACKAGE", Path(__file__).parent)  # the fault stands in this file
     with pytest.raises(AttributeError, match="a fault"):
         planned()
 
@@ -370,3 +487,35 @@ def test_versions_outside_the_tested_range_are_told() -> None:
     assert outside_tested("2.14.1+cu130") is None
     for version in ("2.10.2", "2.15.0", "3.0", "nightly"):
         assert "is not among the tested versions" in str(outside_tested(version))
+
+
+def test_lists_that_may_be_axes_are_told() -> None:
+    (note,) = sw.plan(lambda a, rows: a[rows], A, [1, 2], mesh="d=2").notes
+    assert note == "argument 1, [1, 2], is a constant of the program: another value needs another plan"
+
+
+def test_programs_that_compute_nothing_are_told() -> None:
+    assert any("returns no array" in note for note in sw.plan(lambda a: None, A, mesh="d=2").notes)
+
+
+def test_switches_and_dicts_are_looked_at_by_their_types() -> None:
+    """Of whatever function of the front row: its annotations say what it takes."""
+    with pytest.raises(sw.ShardwrightError, match="learn= takes True or False, not 1"):
+        sw.shard_map(product, "d=2", learn=1)  # type: ignore[arg-type]
+
+
+def test_errors_inside_a_call_are_not_taken_for_misfits() -> None:
+    from shardwright.errors import front
+
+    @front
+    def outer(x: int) -> None:
+        (lambda: None)(x)  # type: ignore[call-arg]
+
+    with pytest.raises(TypeError) as caught:
+        outer(1)
+    assert not isinstance(caught.value, sw.ShardwrightError)
+
+
+def test_names_that_are_not_there_have_near_misses() -> None:
+    with pytest.raises(AttributeError, match="did you mean 'shard_map'"):
+        sw.shrad_map  # noqa: B018

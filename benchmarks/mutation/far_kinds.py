@@ -20,7 +20,7 @@ from mutation.subjects import Subject, of_plan
 from shardwright import P
 from shardwright.ir.graph import TensorType
 from shardwright.ir.program import Instr, Local, Program
-from shardwright.proof.modular import PRIMES
+from shardwright.proof.fields.modular import PRIMES
 from shardwright.spec.axes import AxisRef, axes_size
 from shardwright.spec.collective import collective_bytes
 from shardwright.spec.sharding import ShardingSpec

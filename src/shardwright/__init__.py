@@ -114,7 +114,11 @@ def __getattr__(name: str) -> Any:
         return import_module(f"{__name__}.numpy")
     place = _PLACE_OF.get(name)
     if place is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from .errors import near_misses
+
+        said = f"module {__name__!r} has no attribute {name!r}"
+        meant = None if name.startswith("_") else near_misses(name, {*_PLACE_OF, *__all__})
+        raise AttributeError(said if meant is None else f"{said}; {meant}")
     found = globals()[name] = getattr(import_module(f"{__name__}.{place}"), name)
     return found
 

@@ -13,9 +13,17 @@ factor 'n' appears on the right but on no input
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
-from typing import Self
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
+from pathlib import Path
+from types import FunctionType
+from typing import Any, Self, TypeVar, cast
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+PACKAGE = Path(__file__).parent
+"""The folder of this package: no frame in it is a line of the user's."""
 LONGEST = 4000
 """Characters of a line: what comes from a file may be of any length."""
 
@@ -103,6 +111,10 @@ class RuleError(NotationError):
     """A sharding rule that is wrong, or does not fit the shapes it is given."""
 
 
+class CallError(ShardwrightError, TypeError):
+    """A call of ours that does not fit: something is missing, misspelt, or of a kind that is not taken."""
+
+
 class UnknownOpError(ShardwrightError, LookupError):
     """An op that the rule book does not know."""
 
@@ -130,6 +142,16 @@ class PlanInfeasible(ShardwrightError, ValueError):
 class BoundError(ShardwrightError, AssertionError):
     """A plan that takes less than a bound of all plans: a mistake of the planner, and never the user's."""
 
+    @classmethod
+    def unless(cls, bound: int, cost: int) -> int:
+        """The bound, if no more than what some plan costs: it is never lowered to fit."""
+        if bound > cost:
+            raise cls(
+                f"a plan costs {cost} ps, which is less than the bound of {bound} ps",
+                help="this is a mistake in Shardwright; please report it with the program",
+            )
+        return bound
+
 
 class HardwareError(ShardwrightError, ValueError):
     """Figures that no machine can have."""
@@ -141,6 +163,10 @@ class ReshardError(ShardwrightError, ValueError):
 
 class RankError(ShardwrightError, RuntimeError):
     """Another process failed, is missing, or is about to do something else."""
+
+
+class RunError(ShardwrightError, RuntimeError):
+    """An op that fails on the numbers that it is given."""
 
 
 class VerifyError(ShardwrightError):
@@ -159,3 +185,114 @@ def near_misses(word: str, known: Iterable[str]) -> str | None:
     """
     close = difflib.get_close_matches(word, sorted(set(known)), n=3, cutoff=0.6)
     return "did you mean " + " or ".join(repr(name) for name in close) + "?" if close else None
+
+
+# -- calls that do not fit --------------------------------------------------------------------------------------
+
+_WRITTEN = {
+    "axes": 'write DeviceMesh("dp=2, tp=4")',
+    "mesh": 'write mesh="dp=2, tp=4": a name and a size for each axis',
+    "optimizer": "write optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3)",
+    "batch": "write batch=(x,), an example of the arguments that a call of the model gets",
+    "like": "write like=Model(), the plain model",
+    "inputs": "write inputs=(x,), example arguments of the plain model",
+    "spec": 'write a sharding: P("dp", None) or "[dp, _]"',
+    "axis": 'write the name of a mesh axis, such as "dp"',
+    "fn": "give the function or module, then its arguments",
+}
+"""How arguments are written that people leave out."""
+
+
+def front(function: F) -> F:
+    """For functions that users call: a call that does not fit the signature is told as other mistakes are, and so is
+    what is neither True nor False for a switch, where any word would count as true, and no mapping where one is taken.
+
+    >>> @front
+    ... def draw(shape, *, mesh, seed=0): ...
+    >>> draw((2, 3), mehs="d=2")
+    Traceback (most recent call last):
+    ...
+    shardwright.errors.CallError: draw has no option 'mehs'
+      call  draw(shape, *, mesh, seed=0)
+      help  did you mean 'mesh'?
+    """
+    signature = inspect.signature(function)
+    kinds = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+    switches = [name for name, kind in kinds.items() if kind == "bool"]
+    mappings = [name for name, kind in kinds.items() if _is_mapping(kind)]
+
+    def check(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise _misfit(function, signature, args, kwargs, error) from None
+        for name in switches:
+            if not isinstance(given.get(name, False), bool):
+                raise CallError(f"{name}= takes True or False, not {_brief(given[name])}")
+        for name in mappings:
+            if not isinstance(given.get(name), Mapping | None):
+                raise CallError(f"{name}= takes a dict by name, not {_brief(given[name])}", help=_call_text(function))
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        check(args, kwargs)
+        return function(*args, **kwargs)
+
+    # It has the globals of where it is written: doctest looks for that.
+    made = FunctionType(call.__code__, function.__globals__, function.__name__, None, call.__closure__)
+    return cast(F, wraps(function)(made))
+
+
+def _is_mapping(kind: Any) -> bool:
+    return isinstance(kind, str) and kind.startswith("Mapping[") and kind.endswith("] | None") and kind.count("|") == 1
+
+
+def _misfit(
+    function: Callable[..., Any],
+    signature: inspect.Signature,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    error: TypeError,
+) -> CallError:
+    """What is wrong with a call, in our words."""
+    name, call = _name_of(function), _call_text(function)
+    theirs = [p for p in signature.parameters.values() if p.name not in ("self", "cls")]
+    args = args[len(signature.parameters) - len(theirs) :]
+    plain = [p for p in theirs if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    known = [p.name for p in theirs if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    kinds = {p.kind for p in theirs}
+    unknown = [key for key in kwargs if key not in known and inspect.Parameter.VAR_KEYWORD not in kinds]
+    if unknown:
+        help = near_misses(unknown[0], known) or next((_WRITTEN[n] for n in known if n in _WRITTEN), None)
+        return CallError(f"{name} has no option {unknown[0]!r}", rows=[("call", call)], help=help)
+    if len(args) > len(plain) and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        count = f"{len(plain)} argument{'s' if len(plain) != 1 else ''}"
+        return CallError(
+            f"{name} takes {count} by position, not {len(args)}", rows=[("call", call)], help="name the others"
+        )
+    given = {p.name for p in plain[: len(args)]} | kwargs.keys()
+    needed = [p for p in theirs if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    missing = next((p for p in needed if p.name not in given), None)
+    if missing is not None:
+        word = f"{missing.name}=" if missing.kind is missing.KEYWORD_ONLY else missing.name
+        return CallError(f"{name} is not given {word}", rows=[("call", call)], help=_WRITTEN.get(missing.name))
+    return CallError(f"{name} cannot be called so: {error}", rows=[("call", call)])
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    scope, _, name = function.__qualname__.rpartition("<locals>.")[2].rpartition(".")
+    return scope if name in ("__init__", "__new__") else name
+
+
+def _call_text(function: Callable[..., Any]) -> str:
+    """How it is called, without types: of many options the first."""
+    plain = [p.replace(annotation=p.empty) for p in inspect.signature(function).parameters.values()]
+    shown = [p for p in plain if p.name not in ("self", "cls")]
+    text = str(inspect.Signature(shown))
+    if len(text) > 100:
+        text = text[:100].rpartition(", ")[0] + ", ...)"
+    return _name_of(function) + text
+
+
+def _brief(item: object) -> str:
+    text = repr(item)
+    return text if len(text) <= 60 and "\n" not in text and " at 0x" not in text else f"a {type(item).__name__}"

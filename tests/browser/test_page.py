@@ -218,6 +218,21 @@ def test_the_cursor_shows_what_is_alive(browser: Any, page: Any) -> None:
     assert 0 < len(rows) <= 20
 
 
+def test_what_is_under_the_mouse_is_told(browser: Any, page: Any) -> None:
+    show(browser, "Timeline")
+    browser.find_element(By.XPATH, "//button[text()='all']").click()
+    told = browser.execute_script(
+        """const [from, to] = lanes[0].reduce((a, b) => (b[1] - b[0] > a[1] - a[0] ? b : a));
+        const box = $("lanes").getBoundingClientRect();
+        const at = box.left + LEFT + ((from + to) / 2 / O.step_ps) * (box.width - LEFT);
+        $("lanes").dispatchEvent(new MouseEvent("mousemove", { clientX: at, clientY: box.top + 30 }));
+        return $("lanes").title"""
+    )
+    what, _, when = told.partition("\n")
+    assert " in " in what
+    assert " to " in when
+
+
 def test_downloads_and_looks(browser: Any, page: Any) -> None:
     _, _, name = page
     show(browser, "Data")

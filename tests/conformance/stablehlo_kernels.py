@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.api.random import global_indices, philox
+from shardwright.api.arrays.random import global_indices, philox
 from shardwright.frontends.numpy import numpy_dtype
 from shardwright.frontends.numpy.kernels import Attributes, Kernel, Maker, Types
 

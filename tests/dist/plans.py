@@ -20,7 +20,7 @@ from shardwright.api import proven
 from shardwright.errors import PlanInfeasible, RankError, ShardwrightError, VerifyError
 from shardwright.run.torch import emit
 from shardwright.run.torch.held import Held
-from shardwright.run.torch.safety import program_digest
+from shardwright.run.torch.ranks.safety import program_digest
 from shardwright.solve.planner import Planner
 
 MESH = "dp=2, tp=2"

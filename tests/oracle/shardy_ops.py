@@ -62,6 +62,8 @@ def view_of(op: str, rule: OpShardingRule | None, shapes: Shapes, attrs: dict[st
         return OpView(OpShardingRule.identity(shapes[0]), only=allowed)
     if op == "stablehlo.optimization_barrier":
         return OpView(side_by_side(shapes), Flow.VIEW)
+    if op == "sdy.data_flow_edge":
+        return None if rule is None else OpView.tie(rule.shape_of(rule.results[0]), len(rule.operands))
     return None if rule is None else OpView(rule, flow_of(op))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from exchange import Window, least_exchange
-from shardy_vectors import Counting, is_called, judge, run_file
+from shardy_vectors import Counting, Skip, is_called, judge, run_file
 
 from shardwright.ir.graph import TensorType
 from shardwright.spec.mesh import DeviceMesh
@@ -20,13 +20,14 @@ from shardwright.spec.sharding import ShardingSpec
 HERE = Path(__file__).parent
 DATA = sorted((HERE / "data").glob("*.json"))
 FULL = HERE.parents[2] / "shared" / "vectors"
-# Where every plain case must pass; what is skipped there needs control flow, or the neighbours of an op.
+# Where every plain case must pass; what is skipped there needs bodies or callees that are not in the record, or the
+# neighbours of an op.
 FULL_FILES = {
-    "propagation.json": 206,
+    "propagation.json": 253,
     "reshard_to_collectives.json": 65,
     "import.json": 17,
     "rules.json": 86,
-    "insert_explicit_reshards.json": 230,
+    "insert_explicit_reshards.json": 236,
     "jax_cases.json": 16,
 }
 
@@ -90,6 +91,44 @@ def test_a_callee_is_told_by_axes_from_nowhere() -> None:
     assert not is_called(record)
     record["expected"]["args"][2]["sharding"]["dims"][0]["axes"] = ["z"]
     assert is_called(record)
+
+
+@pytest.mark.parametrize(
+    ("func", "path", "axes"),
+    [
+        ("case_single_result_func_args_single_sharding", ("args", 2), []),  # from one branch to the other
+        ("while_func_return", ("args", 0), []),  # from what is returned to what the loop starts from
+        ("data_flow_edge", ("args", 0), []),
+    ],
+)
+def test_control_flow_that_is_judged_can_fail(func: str, path: tuple[str, int], axes: list[str]) -> None:
+    file = records("control_flow")
+    record = next(r for r in file if r["func"] == func)
+    assert judge(record, file) == ""
+    record["expected"][path[0]][path[1]]["sharding"]["dims"][0]["axes"] = axes
+    assert "where Shardy has" in judge(record, file)
+
+
+def test_a_callee_is_judged_with_its_caller() -> None:
+    file = records("control_flow")
+    caller = next(r for r in file if r["func"] == "main" and "@my_func_inside_out" in str(r))
+    callee = next(r for r in file if r["func"] == "my_func_inside_out")
+    assert judge(caller, file) == ""
+    with pytest.raises(Skip, match="callee"):
+        judge(callee, file)
+    callee["expected"]["ops"][0]["shardings"][0]["dims"][0]["axes"] = ["b"]
+    assert "where Shardy has" in judge(caller, file)
+    with pytest.raises(Skip, match="a callee that is not in the file"):
+        judge(caller, [caller])
+
+
+def test_reshards_before_and_inside_calls_are_counted() -> None:
+    file = records("control_flow")
+    caller = next(r for r in file if r["func"] == "one_argument_to_multiple_calls")
+    assert judge(caller, file) == ""
+    (given,) = caller["expected"]["args"]
+    given["sharding"] = caller["expected"]["ops"][0]["shardings"][0]
+    assert "bytes where Shardy needs" in judge(caller, file)
 
 
 # What Shardy leaves unsaid is counted, not waived: each record passes, and fails once Shardy's program is made

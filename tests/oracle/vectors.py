@@ -153,22 +153,24 @@ def read_function(side: dict[str, Any], meshes: Meshes) -> Function:
     rules: dict[int, OpShardingRule] = {}
     attrs: dict[int, dict[str, Any]] = {}
     groups: dict[str, list[int]] = {}
-    for op in side["ops"]:
-        if op["op"] == "sdy.sharding_group":
-            groups.setdefault(op["attrs"]["group_id"], []).append(ids[op["operands"][0]])
-            continue
-        n = len(nodes)
-        operands = tuple(ids[operand] for operand in op["operands"])
+    computing = [op for op in side["ops"] if op["op"] != "sdy.sharding_group"]
+    made: list[tuple[int, ...]] = []
+    for n, op in enumerate(computing):  # all results first: what is called may stand behind who calls it
         shardings = op["shardings"] + [None] * (len(op["results"]) - len(op["shardings"]))
-        results = tuple(
+        made.append(tuple(
             add(id, tensor_type(type), sharding, f"v{id}", (n, r))
             for r, (id, type, sharding) in enumerate(zip(op["results"], op["types"], shardings))
-        )
+        ))  # fmt: skip
+    for n, (op, results) in enumerate(zip(computing, made)):
+        operands = tuple(ids[operand] for operand in op["operands"])
         attrs[n] = op["attrs"]
         rule = read_rule(op.get("rule"))
         if rule is not None:
             rules[n] = rule
         nodes.append(Node(OUR_OPS.get(op["op"], op["op"]), operands, results, attrs=(("n", n),)))
+    for op in side["ops"]:
+        if op["op"] == "sdy.sharding_group":
+            groups.setdefault(op["attrs"]["group_id"], []).append(ids[op["operands"][0]])
     outputs = tuple(ids[id] for id in side["returns"])
     graph = Graph("f", tuple(values), tuple(nodes), tuple(inputs), outputs)
     out_specs = {}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import MeshError, SpecError, TraceError, near_misses
 from ..frontends.base import BUFFER, PARAMETER, Source, StepForm
+from ..frontends.failing import check_call
 from ..spec.mesh import DeviceMesh
 
 
@@ -36,12 +37,6 @@ def check_seconds(seconds: Any, name: str) -> None:
             f"{name} takes seconds, more than 0, not {seconds!r}",
             help=f"write {name}=30 for half a minute, or leave it out",
         )
-
-
-def check_switch(value: Any, name: str) -> None:
-    """True or False, not a word that counts as true whatever it says."""
-    if not isinstance(value, bool):
-        raise SpecError(f"{name}= takes True or False, not {value!r}")
 
 
 def check_loss(loss: Any) -> None:
@@ -76,6 +71,19 @@ def check_path(path: Any, what: str) -> None:
         raise SpecError(f"{what} takes the path of a file, not {path!r}")
 
 
+def check_function(fn: Any, name: str) -> None:
+    """Something that can be called and captured."""
+    if isinstance(fn, type):
+        raise SpecError(
+            f"{name} takes a function or a module, not the class {fn.__name__}", help=f"make one: {fn.__name__}(...)"
+        )
+    if not callable(fn) and not hasattr(fn, "graph_module"):  # an ExportedProgram is called as its module
+        raise SpecError(
+            f"{name} takes a function or a module, not a {type(fn).__name__}",
+            help=f"write {name}(fn, *args, mesh=...), where fn(*args) is what is to be split",
+        )
+
+
 def call_of(
     fn: Any,
     args: tuple[Any, ...],
@@ -83,19 +91,15 @@ def call_of(
     named: Mapping[str, Any],
     options: Callable[..., Any],
     name: str,
+    decided: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The function's keyword arguments, and that it can be called so.
 
     They are what ``kwargs`` holds, and plain keywords that its signature names.  Any other keyword is refused: an
-    option of ours that is misspelt must not vanish in a function's ``**kwargs``.
+    option of ours that is misspelt must not vanish in a function's ``**kwargs``.  ``decided`` are options of `plan`
+    that say nothing here.
     """
-    if not callable(fn) and not hasattr(fn, "graph_module"):  # an ExportedProgram is called as its module
-        raise SpecError(
-            f"{name} takes a function or a module, not a {type(fn).__name__}",
-            help=f"write {name}(fn, *args, mesh=...), where fn(*args) is what is to be split",
-        )
-    if kwargs is not None and not isinstance(kwargs, Mapping):
-        raise SpecError(f"kwargs takes a dict of the function's keyword arguments, not a {type(kwargs).__name__}")
+    check_function(fn, name)
     found = {**(kwargs or {}), **named}
     called = getattr(fn, "__name__", type(fn).__name__)
     try:
@@ -106,6 +110,10 @@ def call_of(
     theirs = [parameter.name for parameter in signature.parameters.values() if parameter.kind in named_kinds]
     ours = [p.name for p in inspect.signature(options).parameters.values() if p.kind is p.KEYWORD_ONLY]
     unknown = next((key for key in named if key not in theirs), None)
+    if unknown in decided:
+        raise TraceError(
+            f"{unknown}= is what the plan has decided", help=f"leave it out, or plan anew for another {unknown}"
+        )
     if unknown is not None:
         takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
         own = f"kwargs={{{unknown!r}: ...}} hands it to {called}" if takes_any else None
@@ -114,14 +122,7 @@ def call_of(
             rows=[("signature", f"{called}{signature}")],
             help=near_misses(unknown, [*ours, *theirs]) or own or "give the function's own arguments right after it",
         )
-    try:
-        signature.bind(*args, **found)
-    except TypeError as error:
-        raise TraceError(
-            f"{called} cannot be called so: {error}",
-            rows=[("signature", f"{called}{signature}")],
-            help="give the function's own arguments right after it",
-        ) from None
+    check_call(fn, args, found)
     return found
 
 
@@ -149,10 +150,9 @@ def step_form(clip: Any, accumulate: Any, autocast: Any, reduce_dtype: Any, on_n
         raise SpecError(f"clip_grad_norm= takes a norm, more than 0, not {clip!r}", help="write clip_grad_norm=1.0")
     if not isinstance(accumulate, int) or isinstance(accumulate, bool) or accumulate < 1:
         raise SpecError(f"accumulate= takes a number of batches, 1 or more, not {accumulate!r}")
-    if isinstance(autocast, str):
-        raise SpecError(
-            f"autocast= takes an element type, not the text {autocast!r}", help="write autocast=torch.bfloat16"
-        )
+    if autocast is not None and not getattr(autocast, "is_floating_point", False):  # as of torch.dtype
+        text = f"the text {autocast!r}" if isinstance(autocast, str) else repr(autocast)
+        raise SpecError(f"autocast= takes an element type, not {text}", help="write autocast=torch.bfloat16")
     for option, dtype in (("autocast", autocast), ("reduce_dtype", reduce_dtype)):
         if "float16" in str(dtype) and "bfloat16" not in str(dtype):
             raise SpecError(

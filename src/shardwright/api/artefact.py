@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..cost import Hardware
-from ..errors import GraphError, ShardwrightError
+from ..errors import GraphError, ShardwrightError, front
 from ..frontends.base import Source
 from ..ir.graph import Graph
 from ..ir.program import Collective, Program
@@ -25,12 +25,12 @@ from ..run.runner import Runner
 from ..solve.planner import SPECS, Planner
 from ..spec.sharding import ShardingSpec
 from .arguments import check_numbers
-from .batches import Batches, Call, check_data, data_axes_of, global_by_default
 from .beside import comparison_rows
 from .deciding import Learning, bound, decided, planner_of
 from .explain import explained
 from .proven import check_verify, proven_for, proven_here
-from .training import Step
+from .training.batches import Batches, Call, check_data, data_axes_of, global_by_default
+from .training.step import Step
 
 
 class Plan:
@@ -116,6 +116,7 @@ class Plan:
         shown = None if self.certificate is None else self.certificate.to_json()
         return replace(self.data, certificate=shown).to_json()
 
+    @front
     def diff(self, other: Plan) -> list[str]:
         """What another plan does otherwise, a line each."""
         if not isinstance(other, Plan):
@@ -153,6 +154,7 @@ class Plan:
         check_numbers(self.source, args, kwargs)
         return self.runner(*args, **kwargs)
 
+    @front
     def step(
         self,
         *,
@@ -219,10 +221,12 @@ class Plan:
         self._overview.proven = self._shown
         return self._overview
 
+    @front
     def text(self, all: bool = False) -> str:
         """What ``print(plan)`` shows; with ``all`` every module, collective and input."""
         return plan_text(self.overview, all)
 
+    @front
     def html(self, path: str | os.PathLike[str], compare: bool = True) -> Path:
         """Write the plan as one page for a browser; it needs no network.
 
@@ -243,6 +247,7 @@ class Plan:
             return f"proven, in {self.proven_pieces} pieces"
         return "not yet proven" if self.verified == "on" else 'not proven, verify="off"'
 
+    @front
     def explain(self, name: str) -> str:
         """How a value is sharded, what every other sharding would cost, and what makes the next best one cost more.
 

@@ -64,11 +64,14 @@ def planner_of(
     hardware: Any,
     learning: Learning,
     stays: bool = False,
+    notes: tuple[str, ...] = (),
 ) -> Planner:
     """A captured program on a mesh, with what was asked of it."""
     about = hardware_of(hardware).on(mesh)
     asked = Asked.of(source.graph, mesh, requests, stays)
-    return Planner(source.graph, mesh, about, asked, learning.run(source.graph), known=_known(source))
+    if not source.graph.outputs:
+        notes = (*notes, f"{source.graph.name} returns no array and changes none, so nothing is computed")
+    return Planner(source.graph, mesh, about, asked, (*notes, *learning.run(source.graph)), known=_known(source))
 
 
 def _known(source: Source) -> Known | None:

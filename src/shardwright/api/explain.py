@@ -1,4 +1,4 @@
-"""Why a value lies as it does: what every other way to lie would cost, and what makes the next best one dearer."""
+"""Why a value is sharded as it is: what every other sharding would cost, and what makes the next best one cost more."""
 
 from __future__ import annotations
 
@@ -34,11 +34,16 @@ def explained(planner: Planner, plan: Plan, name: str) -> str:
     """The text of `Plan.explain`."""
     graph = plan.complete.graph
     if not isinstance(name, str):
-        raise GraphError(f"a value is named by text, not by {name!r}", help=f'write explain("{name}")')
+        raise GraphError(f"a value is named by text, not by {name!r}", help='write explain("w")')
     value = graph.by_name.get(name.removeprefix("%"))
     if value is None:
         names = [v.name for v in graph.values]
-        raise GraphError(f"no value is called {name!r}", help=near_misses(name, names))
+        inputs = [graph.values[v].name for v in graph.inputs]
+        raise GraphError(
+            f"no value is called {name!r}",
+            rows=[("inputs", ", ".join(inputs[:8]) + (", ..." if len(inputs) > 8 else ""))],
+            help=near_misses(name, names),
+        )
     chosen = plan.complete.homes[value].closed()
     requests = planner.asked.requests
     pinning = [i for i, request in enumerate(requests) if value in {*request.pins, *_pushed(graph, request.pins)}]

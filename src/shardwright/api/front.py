@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..errors import GraphError, SpecError
+from ..errors import GraphError, SpecError, front, near_misses
 from ..frontends.base import capture_source
 from ..ir.graph import Graph
 from ..propagation import Propagated, rule_of, run_hierarchical_propagation_pass
@@ -31,19 +31,25 @@ def _specs(specs: Sequence[Any], mesh: Any, ranks: Sequence[int]) -> list[Shardi
     return [ShardingSpec.of(spec, on, rank) for spec, rank in zip(specs, ranks)]
 
 
+@front
 def reshard(
     source: Any, target: Any, shape: Sequence[int], item_bytes: int = 4, *, mesh: Any = None, **options: Any
 ) -> tuple[Step, ...]:
-    """The cheapest list of steps from one sharding of a tensor to another; both as ``P(...)``, text or specs.
+    """Steps from one sharding of a tensor to another, at least cost; both as ``P(...)``, text or specs.
+
+    `shardwright.spec.resharding` says where that is the least possible.
 
     >>> from shardwright import P
     >>> [step.kind for step in reshard(P("x", None), P(None, "x"), (8, 8), mesh="x=4")]
     ['all_to_all']
     """
+    if not isinstance(shape, list | tuple) or not all(type(size) is int and size >= 0 for size in shape):
+        raise SpecError(f"{shape!r} is no shape of a tensor", help="write the size of every dim, such as (8, 16)")
     before, after = _specs([source, target], mesh, [len(shape)] * 2)
     return reshard_specs(before, after, tuple(shape), item_bytes, **options)
 
 
+@front
 def needs_reshard(source: Any, target: Any, *, mesh: Any = None, rank: int | None = None) -> bool:
     """Whether data has to move, or be combined, to get from one sharding to the other (None: replicated).
 
@@ -68,6 +74,7 @@ def _rank(specs: Sequence[Any]) -> int:
     return max(counts)
 
 
+@front
 def propagate_sharding(rule: Any, specs: Sequence[Any], *, mesh: Any = None, **options: Any) -> tuple[Any, ...]:
     """One op: the shardings of its operands, then results, with everything spread that can be.
 
@@ -77,6 +84,11 @@ def propagate_sharding(rule: Any, specs: Sequence[Any], *, mesh: Any = None, **o
     [dp, _] None [dp+?, ?]
     """
     bound = OpShardingRule.parse(rule) if isinstance(rule, str) else rule
+    if len(specs) != len(bound.tensors):
+        raise SpecError(
+            f"{len(specs)} shardings for an op of {len(bound.tensors)} operands and results",
+            rows=[("rule", str(bound))], help="give one for each, None where nobody said",
+        )  # fmt: skip
     if any(spec is not None and not isinstance(spec, ShardingSpec) for spec in specs):
         said = [spec for spec in specs if spec is not None]
         ranks = [len(mapped) for mapped, spec in zip(bound.tensors, specs) if spec is not None]
@@ -85,6 +97,7 @@ def propagate_sharding(rule: Any, specs: Sequence[Any], *, mesh: Any = None, **o
     return propagate_op(bound, specs, **options)
 
 
+@front
 def propagate(
     graph: Graph | Callable[..., Any],
     mesh: object,
@@ -103,7 +116,11 @@ def propagate(
     on = DeviceMesh.of(mesh)
     for name in specs:
         if name not in graph.by_name:
-            raise GraphError(f"no value is called {name!r}")
+            raise GraphError(
+                f"no value is called {name!r}",
+                rows=[("inputs", ", ".join(graph.values[value].name for value in graph.inputs))],
+                help=near_misses(name, graph.by_name),
+            )
     said = {
         graph.by_name[name]: ShardingSpec.of(spec, on, graph.type(graph.by_name[name]).rank)
         for name, spec in specs.items()

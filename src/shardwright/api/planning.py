@@ -16,8 +16,9 @@ from ..cost.files import preset_names
 from ..cost.hardware import hardware_of
 from ..cost.machine import Hardware
 from ..cost.program import ProgramCost
-from ..errors import GraphError, ShardwrightError, SpecError
+from ..errors import GraphError, ShardwrightError, SpecError, front
 from ..frontends.base import Source, capture_source
+from ..frontends.failing import constants_told
 from ..ir.digest import program_hash
 from ..plans import PlanCost, duration, gibibytes, read_plan, table
 from ..plans.asked import Asked
@@ -25,15 +26,16 @@ from ..plans.requests import read_requests, requests_of
 from ..solve.planner import Planner, check_recipe, check_solver
 from ..solve.recipes import RECIPES
 from ..spec.mesh import DeviceMesh
-from .arguments import call_of, check_loss, check_path, check_switch, check_time_limit, mesh_of, step_form
+from .arguments import call_of, check_loss, check_path, check_time_limit, mesh_of, step_form
 from .artefact import Plan
-from .batches import one_batch
 from .deciding import Learning, bound, decided, limit_requests, planner_of
 from .foreign import foreign_view
 from .proven import check_verify
 from .specs import tree_requests
+from .training.batches import one_batch
 
 
+@front
 def plan(
     fn: Callable[..., Any],
     /,
@@ -82,8 +84,6 @@ def plan(
     """
     check_solver(solver)
     check_time_limit(time_limit)
-    check_switch(learn, "learn")
-    check_switch(uneven, "uneven")
     check_loss(loss)
     check_path(rule_book, "rule_book")
     check_verify(verify)
@@ -96,10 +96,12 @@ def plan(
     args, call = one_batch(fn, (args, call), form)
     source = capture_source(fn, args, call, optimizer=optimizer, loss=loss, form=form)
     requests = [*tree_requests(source, fn, args, call, in_specs, out_specs), *requests_of(constraints), *limits]
-    planner = planner_of(source, on, requests, hardware, Learning(learn, rule_book))
+    told = constants_told(args, call)
+    planner = planner_of(source, on, requests, hardware, Learning(learn, rule_book), notes=told)
     return Plan(decided(planner, source, solver, time_limit), source, planner, mesh, verify=verify)
 
 
+@front
 def compare(
     fn: Callable[..., Any],
     /,
@@ -125,7 +127,19 @@ def compare(
             )
     if "recipe" in about:
         raise SpecError("compare shows all recipes, so recipe= says nothing", help="leave it out")
+    if isinstance(fn, Plan):
+        raise SpecError(
+            "compare takes a program, and plans of it beside it",
+            help="sw.compare(fn, *args, mesh=..., plans=[one, other]); one.diff(other) says in what they differ",
+        )
     best = plan(fn, *args, mesh=mesh, **about)
+    for other in plans:
+        if other.data.source != best.data.source:
+            raise SpecError(
+                "a plan of another program stands among plans=",
+                rows=[("plan", other.data.name), ("program", best.data.name)],
+                help="plan this program for these arguments",
+            )
     limit = best.planner.limit
     rows: list[tuple[int, list[str]]] = []
 
@@ -160,6 +174,7 @@ def compare(
     return table([head, *(row for _, row in sorted(rows, key=lambda pair: pair[0]))])
 
 
+@front
 def load_plan(
     text: str | os.PathLike[str],
     fn: Callable[..., Any],
@@ -189,11 +204,12 @@ def load_plan(
     try:
         record = read_plan(_text_of(text))
     except ShardwrightError as error:
-        if not _is_text(text):
+        if str(text) and not _is_text(text):
             error.add("file", str(text)[:200])
+        error.help = error.help or _READ
         raise
     check_path(rule_book, "rule_book")
-    call = call_of(fn, args, kwargs, named, load_plan, "load_plan")
+    call = call_of(fn, args, kwargs, named, load_plan, "load_plan", DECIDED)
     about = _machine(record["hardware"]) if hardware is None else hardware_of(hardware)
     if about.name != record["hardware"]:
         raise GraphError(
@@ -228,6 +244,8 @@ def _text_of(text: str | os.PathLike[str]) -> str:
         raise SpecError(f"load_plan takes a plan's JSON as text or a file, not a {type(text).__name__}", help=_READ)
     if isinstance(text, str) and text.lstrip().startswith(("{", "[")):
         return text
+    if not str(text):
+        raise GraphError("the text is empty, and no plan", help=_READ)
     try:
         return Path(text).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError, ValueError) as error:
@@ -235,6 +253,8 @@ def _text_of(text: str | os.PathLike[str]) -> str:
         raise GraphError(f"no plan can be read from {str(text)[:80]!r}: {reason}", help=_READ) from None
 
 
+DECIDED = ("mesh", "in_specs", "out_specs", "constraints", "memory", "solver", "recipe", "time_limit", "uneven")
+"""Options of `plan` that a saved plan answers."""
 _READ = 'give what to_json() returned, or the file that it was written to: load_plan("plan.json", fn, *args)'
 
 

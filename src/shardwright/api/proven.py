@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from ..discover.on_demand.rule_trial import trusted_rules
-from ..errors import RankError, SpecError
+from ..errors import RankError, SpecError, front
 from ..frontends.base import Source
 from ..ir.digest import program_digest, program_hash
 from ..ir.graph import Graph
@@ -63,6 +63,7 @@ def proven_for(
     return found
 
 
+@front
 def verify(what: Any, /, *args: Any, **kwargs: Any) -> Certificate:
     """Prove a plan, a training step, or what `shard_map` returned (then with the arguments of a call).
 

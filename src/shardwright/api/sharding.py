@@ -11,13 +11,15 @@ from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..errors import front
 from ..frontends.base import capture_source, frontend_for
+from ..frontends.failing import constants_told
 from ..ir.graph import Graph
 from ..ir.program import Program
 from ..plans.requests import requests_of
-from ..run.engine import Executed
+from ..run.engine import Executed, check_engine
 from ..solve.planner import check_solver
-from .arguments import call_of, check_path, check_time_limit, mesh_of
+from .arguments import call_of, check_function, check_path, check_time_limit, mesh_of
 from .artefact import Plan
 from .debugging import show_decisions
 from .deciding import Learning, decided, planner_of
@@ -80,7 +82,8 @@ class ShardMapped:
             *tree_requests(source, self.fn, args, kwargs, self.in_specs, self.out_specs),
             *requests_of(self.specs),
         ]
-        planner = planner_of(source, self.mesh, requests, self.hardware, self.learning, stays=True)
+        told = constants_told(args, kwargs)
+        planner = planner_of(source, self.mesh, requests, self.hardware, self.learning, stays=True, notes=told)
         if not self.auto_sharding:
             data = planner.by_specs()
         elif self.solver == "simple":
@@ -103,6 +106,7 @@ class ShardMapped:
         return self.plan(*args, **kwargs).complete.graph
 
 
+@front
 def shard_map(
     fn: Callable[..., Any],
     mesh: Any,
@@ -137,8 +141,10 @@ def shard_map(
     >>> float(f(x, w).sum()), f.program(x, w).collectives
     (64.0, [Collective(kind='all_reduce', axis='tp', bytes=32)])
     """
+    check_function(fn, "shard_map")
     check_time_limit(time_limit)
     check_solver(solver)
+    check_engine(engine)
     check_path(rule_book, "rule_book")
     check_verify(verify)
     learning = Learning(learn, rule_book)

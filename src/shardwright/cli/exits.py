@@ -21,11 +21,10 @@ from typing import Any
 
 import click
 
-from ..errors import PlanInfeasible, ShardwrightError, SpecError, VerifyError, printable
+from ..errors import PACKAGE, PlanInfeasible, ShardwrightError, SpecError, VerifyError, printable
 
 OK, NO, USAGE, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 130
 DEBUG = "--debug"
-_OURS = str(Path(__file__).parents[1])
 _INSTALL = {
     "torch": "pip install 'shardwright[torch]'",
     "transformers": "pip install 'shardwright[models]'",
@@ -71,6 +70,8 @@ def ending(error: Exception) -> tuple[int, str]:
     place = place_of_user(error.__traceback__)
     if place is not None:
         return USAGE, f"the program fails at {place}\n    {fact}\n  help  {DEBUG} shows all frames"
+    if isinstance(error, OSError) and error.filename and not str(error.filename).startswith(str(PACKAGE)):
+        return USAGE, f"{str(error.filename)!r}: {error.strerror}"  # a disk that is full, a folder that cannot be made
     if isinstance(error, MemoryError):
         return USAGE, "this machine has too little memory for it"
     return INTERNAL, f"this is a fault of shardwright: {fact}\n  help  {DEBUG} shows where; please report it"
@@ -79,7 +80,7 @@ def ending(error: Exception) -> tuple[int, str]:
 def place_of_user(trace: TracebackType | None) -> str | None:
     """The innermost line of the user's own code, if the error was raised there, or in a library that it called."""
     frames = traceback.extract_tb(trace)
-    if not frames or frames[-1].filename.startswith(_OURS):
+    if not frames or frames[-1].filename.startswith(str(PACKAGE)):
         return None
     theirs = [frame for frame in frames if not _of_a_library(frame.filename)]
     return f"{Path(theirs[-1].filename).name}:{theirs[-1].lineno} in {theirs[-1].name}" if theirs else None
@@ -87,7 +88,7 @@ def place_of_user(trace: TracebackType | None) -> str | None:
 
 def _of_a_library(file: str) -> bool:
     return (
-        file.startswith((_OURS, "<", sys.base_prefix, sys.prefix))
+        file.startswith((str(PACKAGE), "<", sys.base_prefix, sys.prefix))
         or "site-packages" in file
         or "dist-packages" in file
         or Path(file).name == "shardwright"  # the command itself

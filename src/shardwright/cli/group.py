@@ -8,16 +8,21 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from .. import __version__
 from ..errors import SpecError
 from . import checking, looking, planning
-from .exits import Verbs
+from .exits import NO, Verbs
 from .fuzzing import fuzz
 from .output import for_file, for_folder, write_file
 from .proving import prove
+
+if TYPE_CHECKING:
+    from ..discover.emit.files import Form
+    from ..discover.statement import Statement
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
@@ -40,6 +45,9 @@ for _command in (*planning.COMMANDS, *checking.COMMANDS, *looking.COMMANDS, prov
 @click.option("--json", "form", flag_value="json", help="Print the same as JSON.")
 @click.option("--emit", type=click.Path(path_type=Path), metavar="DIR", callback=for_folder,
               help="Write DTensor code and its tests to DIR.")  # fmt: skip
+@click.option("--style", type=click.Choice(["file", "public", "upstream"]), default="file", show_default=True,
+              help="With --emit: a file that registers single-dim strategies; one by the public register_sharding; or "
+              "a contribution to PyTorch: the functions, typed, for all overloads, a test, the words.")  # fmt: skip
 @click.option("--spawned", is_flag=True, help="With --emit: tests that start one process a rank (DTensorTestBase).")
 @click.option("--call", "calls", multiple=True, metavar="CALL",
               help="A call to start from: \"op(f32[8, 6], f32[6], dim=1)\"; may be given several times.")  # fmt: skip
@@ -48,7 +56,13 @@ for _command in (*planning.COMMANDS, *checking.COMMANDS, *looking.COMMANDS, prov
 @click.option("--quick", is_flag=True, help="Fewer calls and inputs, as --all does.")
 @click.option("--all", "everything", is_flag=True, help="Every operator of PyTorch's OpInfo database.")
 @click.option("--book", type=click.Choice(["numpy", "torch"]), help="Check this rule book against what is found.")
-@click.option("--jobs", default=1, show_default=True, help="With --all or --book torch: processes at a time.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="With --all or --book torch: processes at a time.",
+)
 @click.option("-o", "--out", type=click.Path(path_type=Path), metavar="PATH",
               help="Write what is printed to PATH; with --all: the folder of the reports; with --book torch: the page "
                    "beside DTensor's.")  # fmt: skip
@@ -58,6 +72,7 @@ def discover(
     operators: tuple[str, ...],
     form: str | None,
     emit: Path | None,
+    style: Form,
     spawned: bool,
     calls: tuple[str, ...],
     modules: tuple[str, ...],
@@ -84,7 +99,7 @@ def discover(
     elif not operators:
         raise click.UsageError("name an operator, or say --all")
     else:
-        _discover_some(operators, form, emit, spawned, quick, calls, modules, backward, out)
+        _discover_some(operators, form, emit, spawned, style, quick, calls, modules, backward, out)
 
 
 def _discover_some(
@@ -92,6 +107,7 @@ def _discover_some(
     form: str | None,
     emit: Path | None,
     spawned: bool,
+    style: Form,
     quick: bool,
     calls: tuple[str, ...],
     modules: tuple[str, ...],
@@ -107,7 +123,7 @@ def _discover_some(
 
     if calls and len(operators) > 1:
         raise click.UsageError("--call is for one operator")
-    imported = _imported(operators, modules)
+    _import(modules)
     statements = [s for operator in operators for s in find(operator, QUICK if quick else THOROUGH, calls, backward)]
     if form == "json":
         text = as_json(statements[0]) if len(statements) == 1 else json.dumps([*map(as_dict, statements)], indent=2)
@@ -118,19 +134,27 @@ def _discover_some(
     click.echo(text)
     if out is not None:
         write_file(out, text + "\n")
-    for statement in statements if emit is not None else ():
-        assert emit is not None
-        if not statement.operator.overload:
-            click.echo(f"{statement.operator.name} makes several ATen calls: DTensor has a rule for each", err=True)
-            continue
-        for path in write_files(statement, emit, "spawned" if spawned else "local", imported):
+    if emit is not None:
+        for statement in statements:
+            if not statement.operator.overload:
+                click.echo(f"no code for {statement.operator.name}: {_of_its_parts(statement)}", err=True)
+        written = [s for s in statements if s.operator.overload and not s.refused]
+        for path in write_files(written, emit, "spawned" if spawned else "local", _defining(operators, modules), style):
             click.echo(f"wrote {path}", err=True)
     if all(statement.refused for statement in statements):
         sys.exit(1)
 
 
-def _imported(operators: tuple[str, ...], modules: tuple[str, ...]) -> tuple[str, ...]:
-    """Import these modules; and the modules that emitted files have to import, files among them by their names."""
+def _of_its_parts(statement: Statement) -> str:
+    """Why a composite gets no code of its own, and what to emit instead."""
+    lacking = [made.overload for made in statement.makes if made.dtensor == "has no rule"]
+    if not lacking:
+        return "it makes several ATen calls, and DTensor has a rule for each, or takes it apart"
+    return f"it makes several ATen calls; emit what DTensor has no rule for: {', '.join(lacking)}"
+
+
+def _import(modules: tuple[str, ...]) -> None:
+    """Import these modules, which register operators."""
     import importlib
 
     sys.path.insert(0, os.getcwd())
@@ -139,8 +163,19 @@ def _imported(operators: tuple[str, ...], modules: tuple[str, ...]) -> tuple[str
             importlib.import_module(module)
         except ImportError as error:
             raise SpecError(f"module {module!r} cannot be imported: {error}", help="run where it is found") from None
-    files = (operator.rpartition(":")[0] for operator in operators)
-    return (*modules, *(Path(place).stem for place in files if place.endswith(".py")))
+
+
+def _defining(operators: tuple[str, ...], modules: tuple[str, ...]) -> tuple[str, ...]:
+    """The modules that emitted files have to import: those given, those of files, those that hold a named operator."""
+    found = dict.fromkeys(modules)
+    for operator in operators:
+        place, colon, _ = operator.rpartition(":")
+        prefix = Path(place).stem if colon and place.endswith(".py") else operator
+        while prefix and prefix not in sys.modules:
+            prefix = prefix.rpartition(".")[0]
+        if prefix.partition(".")[0] not in ("", "torch"):
+            found[prefix] = None
+    return tuple(found)
 
 
 def _discover_all(jobs: int, out: Path | None, quick: bool) -> None:
@@ -202,7 +237,8 @@ def _beside_new_folders(ctx: click.Context, option: click.Parameter, path: Path 
 @main.command()
 @click.argument("what", type=click.Choice(["dtensor"]))
 @click.option("--op", "operators", multiple=True, metavar="OPERATOR", help="Only these; may be given several times.")
-@click.option("--jobs", default=2, show_default=True, help="Processes at a time.")
+@click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Processes at a time.")
+@click.option("--wrong-only", is_flag=True, help="Do not look for missing rules, which takes most of the time.")
 @click.option("--json", "as_json", is_flag=True, help="Print all entries as JSON.")
 @click.option("-o", "--out", type=click.Path(path_type=Path), metavar="FILE", callback=_beside_new_folders,
               help="Write the findings as Markdown to FILE.")  # fmt: skip
@@ -214,6 +250,7 @@ def audit(
     what: str,
     operators: tuple[str, ...],
     jobs: int,
+    wrong_only: bool,
     as_json: bool,
     out: Path | None,
     scripts: Path | None,
@@ -221,7 +258,8 @@ def audit(
 ) -> None:
     """Which of DTensor's own sharding rules are wrong or missing: shardwright audit dtensor
 
-    Every rule is checked by execution, and run end to end through DTensor's dispatcher.
+    Every rule is checked by execution, and run end to end through DTensor's dispatcher.  With --op it is a check for
+    CI: it exits with 1 if a rule of these operators is wrong, or nothing of them could be judged.
     """
     import json
 
@@ -238,7 +276,7 @@ def audit(
         elif done % 50 == 0 or done == of:
             click.echo(f"[{done}/{of}] {overload}", err=True)
 
-    found = audit_all(list(operators) or None, jobs=jobs, progress=progress)
+    found = audit_all(list(operators) or None, jobs=jobs, progress=progress, missing=not wrong_only)
     if shown:
         click.echo(err=True)
     click.echo(json.dumps(found.as_dict(), indent=2) if as_json else render_markdown(found, scripts=False))
@@ -248,12 +286,13 @@ def audit(
         out.write_text(render_markdown(found, folder=folder))
     if scripts is not None:
         scripts.mkdir(parents=True, exist_ok=True)
-        for entry in found.of("wrong"):
-            (scripts / script_name(entry.overload, entry.rule)).write_text(entry.script)
-
+        for cause in found.causes():
+            (scripts / script_name(cause.shown.overload, cause.shown.rule)).write_text(cause.shown.script)
     if emit is not None:
         for overload, reason in emit_missing(found, emit, jobs, progress).items():
             click.echo(f"no code for {overload}: {reason}", err=True)
+    if operators and (found.of("wrong") or not (found.of("correct") or found.of("refuses"))):
+        sys.exit(NO)
 
 
 if __name__ == "__main__":

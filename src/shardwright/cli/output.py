@@ -36,6 +36,8 @@ def for_folder(ctx: click.Context, option: click.Parameter, path: Path | None) -
     for part in () if path is None else (path, *path.parents):
         if part.exists() and not part.is_dir():
             raise SpecError(f"{option.opts[-1]} {str(path)!r}: {str(part)!r} is no folder", help="name another")
+    if path is not None and not os.access(next(p for p in (path, *path.parents) if p.is_dir()), os.W_OK):
+        raise SpecError(f"{option.opts[-1]} {str(path)!r} cannot be written: no permission", help="name another folder")
     return path
 
 

@@ -44,6 +44,10 @@ CHANNELS = 64
 """Input channels that a convolution takes at once, be they there or not: three of a picture take as long."""
 SMALL = 1024
 """Bytes of a tensor, such as a number, that every item may be met with at no cost."""
+LOOKUP = "gather"
+"""The class of ops that read rows here and there."""
+SECTOR = 32
+"""Bytes that a device reads of its memory at least: a table's single column costs as much as eight."""
 UNKNOWN = "memory"
 """How an op without a record is costed."""
 TILE = 128
@@ -142,7 +146,9 @@ def compute_cost(
     count = len(rule.operands)
     kind = cost_class(about)
     work = operations(rule, kind, local, attrs)
-    return op_time(kind, work, sizes[:count], sizes[count:], names[0] if names else "f32", hardware)
+    made = rule.results[0] if rule.results else ()
+    row = (prod(local[f] for f in made[-1]) if made else 1) * TensorType((), names[-1]).item_bytes if names else 0
+    return op_time(kind, work, sizes[:count], sizes[count:], names[0] if names else "f32", hardware, row)
 
 
 def local_sizes(rule: OpShardingRule, axes: Sequence[Axes]) -> list[int]:
@@ -229,17 +235,20 @@ def _factors(mapped: Mapped) -> set[int]:
 
 
 def op_time(
-    kind: str, work: int, operands: Sequence[int], results: Sequence[int], dtype: str, hardware: Hardware
+    kind: str, work: int, operands: Sequence[int], results: Sequence[int], dtype: str, hardware: Hardware, row: int = 0
 ) -> int:
     """Picoseconds from operations (`Work`, or a number alone) and bytes; never less than the peak rate allows.
 
     Constants are fitted to ops of many sizes, and where bytes count for little they may promise more than the peak.
+    ``row`` is what a lookup reads in one piece, in bytes: of memory it gets whole sectors.
     """
     if kind == "view":
         return 0
     made = sum(results)
-    # A lookup reads of a table no more than it writes.
-    read = sum(min(size, made) for size in operands) if kind == "gather" else sum(operands)
+    read = sum(operands)
+    if kind == LOOKUP:  # it reads of a table no more than it writes, but whole sectors
+        most = made * (-(-row // SECTOR) * SECTOR) // row if row else made
+        read = sum(min(size, most) for size in operands)
     fitted = hardware.roofline(kind)
     traffic = fitted.bytes_percent
     if fitted.unlike_percent and len({size for size in (*operands, *results) if size > SMALL}) > 1:

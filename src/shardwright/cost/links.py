@@ -164,7 +164,7 @@ class LinkTable:
             if kind == "reduce_scatter":
                 return part
             halves = part + self._measured("all_gather", ways, over, under)
-            # The latency only matters where the whole is dearer than its halves.
+            # The latency only matters where the whole is more expensive than its halves.
             return found if found <= halves else min(found, halves + self._measured("all_gather", ways, 0, 1))
         if kind == "all_to_all":
             gather = self._measured("all_gather", ways, max(over * ways, MIB * under), under)
@@ -209,7 +209,7 @@ class LinkTable:
         sizes = self.sizes
         i = bisect_right(sizes, over // under)
         if i == 0 or len(sizes) == 1:
-            # Below the first message latency alone: a slight slope, so that fewer bytes are never dearer.
+            # Below the first message latency alone: a slight slope, so that fewer bytes are never more expensive.
             start, stop, a, b = 0, sizes[0], row[0] - row[0] // 1000, row[0]
         else:
             i = min(i, len(sizes) - 1)

@@ -84,7 +84,7 @@ class Overlap:
 
     def __post_init__(self) -> None:
         if not all(0 <= share <= 100 for share in (self.weight, self.gradient, self.renewed, self.other)):
-            raise HardwareError("what shows of a collective lies between 0 and 100 percent")
+            raise HardwareError("what shows of a collective is between 0 and 100 percent")
 
     def share(self, role: str | None) -> int:
         """Percent that show of collectives of a role."""

@@ -26,6 +26,11 @@ def local_bytes(spec: ShardingSpec, type: TensorType) -> int:
     return prod(spec.padded_shape(type.shape)) * type.item_bytes
 
 
+def row_bytes(spec: ShardingSpec, type: TensorType) -> int:
+    """Bytes of the largest shard's rows: what lies in one piece along its last dim."""
+    return (spec.padded_shape(type.shape)[-1] if type.shape else 1) * type.item_bytes
+
+
 def memory_cost(
     rule: OpShardingRule,
     specs: Sequence[ShardingSpec],
@@ -85,20 +90,20 @@ def _works_in_place(instr: Instr) -> bool:
     return record is not None and record.in_place
 
 
-def peak_live(sizes: Sequence[int], inputs: Iterable[int], moments: Sequence[Use], outputs: Iterable[int]) -> int:
+def peak_live(sizes: Sequence[int], inputs: Iterable[int], steps: Sequence[Use], outputs: Iterable[int]) -> int:
     """The most bytes alive at once; ``sizes`` are by value.
 
     Inputs are there from the start; a value dies after its last reader, an output or an input that nobody reads
     never does.
     """
     there = tuple(inputs)
-    return max(alive_bytes(sizes, there, moments, outputs), default=sum(sizes[value] for value in there))
+    return max(alive_bytes(sizes, there, steps, outputs), default=sum(sizes[value] for value in there))
 
 
 def alive_bytes(
     sizes: Sequence[int],
     inputs: Iterable[int],
-    moments: Sequence[Use],
+    steps: Sequence[Use],
     outputs: Iterable[int],
     kept: Iterable[int] = (),
     extra: Sequence[int] | None = None,
@@ -110,7 +115,7 @@ def alive_bytes(
     >>> alive_bytes([8, 4, 2], [0], [Use((0,), (1,)), Use((1,), (2,))], [2])
     [12, 6]
     """
-    made, last = _lifetimes(sizes, moments, (*outputs, *kept))
+    made, last = _lifetimes(sizes, steps, (*outputs, *kept))
     return _by_step(sizes, sum(sizes[value] for value in inputs), made, last, extra)
 
 
@@ -128,10 +133,10 @@ def _by_step(
     return found if extra is None else [alive + more for alive, more in zip(found, extra)]
 
 
-def _lifetimes(sizes: Sequence[int], moments: Sequence[Use], kept: Iterable[int]) -> tuple[list[int], dict[int, int]]:
+def _lifetimes(sizes: Sequence[int], steps: Sequence[Use], kept: Iterable[int]) -> tuple[list[int], dict[int, int]]:
     """What each step adds, and for each value that owns bytes and dies the last step that needs it."""
-    owner, last = lifetimes(len(sizes), moments, kept)
-    made = [sum(sizes[value] for value in moment.makes if owner[value] == value) for moment in moments]
+    owner, last = lifetimes(len(sizes), steps, kept)
+    made = [sum(sizes[value] for value in step.makes if owner[value] == value) for step in steps]
     return made, {value: n for value, n in last.items() if owner[value] == value}
 
 
@@ -140,7 +145,7 @@ class Live:
     """The peak of a list of steps."""
 
     peak: int
-    moment: int
+    step: int
     """The first step at which as much is alive; -1 is the start."""
     alive: tuple[int, ...]
     """The values that own bytes then."""
@@ -149,7 +154,7 @@ class Live:
 def live_bytes(
     sizes: Sequence[int],
     inputs: Iterable[int],
-    moments: Sequence[Use],
+    steps: Sequence[Use],
     outputs: Iterable[int],
     kept: Iterable[int] = (),
     extra: Sequence[int] | None = None,
@@ -157,10 +162,10 @@ def live_bytes(
     """The peak and what makes it; arguments as for `alive_bytes`."""
     there = tuple(inputs)
     start = sum(sizes[value] for value in there)
-    added, last = _lifetimes(sizes, moments, (*outputs, *kept))
+    added, last = _lifetimes(sizes, steps, (*outputs, *kept))
     by_step = _by_step(sizes, start, added, last, extra)
     peak = max(by_step, default=start)
     at = by_step.index(peak) if peak > start else -1
-    shown = {moment.makes[place] for moment in moments[: at + 1] for place, _ in moment.views}
-    made = [*there, *(value for moment in moments[: at + 1] for value in moment.makes if value not in shown)]
+    shown = {step.makes[place] for step in steps[: at + 1] for place, _ in step.views}
+    made = [*there, *(value for step in steps[: at + 1] for value in step.makes if value not in shown)]
     return Live(max(peak, start), at, tuple(value for value in made if last.get(value, at) >= at))

@@ -54,6 +54,31 @@ def program_roles(program: Program, graph: Graph | None = None) -> tuple[str | N
     return tuple(found[value] for value in of)
 
 
+def state_made(
+    steps: Sequence[tuple[int | None, Sequence[int], Sequence[int]]], state: Iterable[int]
+) -> frozenset[int]:
+    """Of steps (the node that each carries out, what it reads, what it makes) those that need nothing but state.
+
+    They may run at any time before who reads them.  All steps of a node are such, or none: then a Graph, whose steps
+    are its nodes, has every node that a Program of it has.  A step that reads nothing is none.
+
+    >>> sorted(state_made([(0, (1,), (2,)), (1, (2,), (3,)), (2, (0, 3), (4,))], [1]))
+    [0, 1]
+    """
+    barred: set[int | None] = set()
+    while True:
+        known, found, others = set(state), list[int](), set[int | None]()
+        for i, (node, reads, makes) in enumerate(steps):
+            if reads and node not in barred and known.issuperset(reads):
+                known.update(makes)
+                found.append(i)
+            elif node is not None:
+                others.add(node)
+        if others <= barred or not found:
+            return frozenset(found)
+        barred = others
+
+
 def _works(op: str) -> bool:
     return cost_class(find(op)) in ARITHMETIC
 

@@ -10,7 +10,7 @@ Three ways to count, the same lifetimes:
 
 `RESIDENT` is what a device needs in a training step that hands its state over, and what the virtual mesh measures, to
 the byte, when inputs are donated; `HELD` when they are not.  `METERED` is what the program's own values need at least.
-Moments are those of the Program's order; what collectives need while they are under way is said in `ir.order`.
+Steps are those of the Program's order; what collectives need while they are under way is said in `ir.order`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from typing import NamedTuple
 
 from ..ir.graph import Graph
 from ..ir.lifetimes import Use
-from ..ir.order import RUN, START, Buffer, buffer_bytes, events_of
-from ..ir.program import Program
-from ..spec.sharding import Shape, ShardingSpec
+from ..ir.order import Buffer, buffer_bytes, events_of
+from ..ir.program import RUN, START, Program
 from .memory import Live, alive_bytes, live_bytes, program_timeline
 from .overlap import program_roles
 
@@ -63,7 +62,7 @@ class MemoryProfile:
     """The peak of a device; what is alive then is named when it is asked for."""
 
     peak: int
-    moment: int
+    step: int
     """The instruction at which it is; -1: before the first."""
     where: str
     """That instruction in words."""
@@ -107,15 +106,15 @@ def alive_at(program: Program, rules: MemoryRules = METERED) -> list[int]:
 
 
 def memory_profile(program: Program, rules: MemoryRules = METERED, graph: Graph | None = None) -> MemoryProfile:
-    """The peak with its moment and everything alive then; ``graph`` as for `program_cost`."""
+    """The peak with its step and everything alive then; ``graph`` as for `program_cost`."""
     steps, buffers = _steps(program, rules)
     live = live_bytes(*steps)
-    if live.moment < 0:
+    if live.step < 0:
         return MemoryProfile(live.peak, -1, "at the start", program, graph, live, {})
     values = len(program.values)
     of_buffers = {_buffer_name(program, buffers[v - values]): steps.sizes[v] for v in live.alive if v >= values}
     live = replace(live, alive=tuple(value for value in live.alive if value < values))
-    members = events_of(program)[live.moment].members
+    members = events_of(program)[live.step].members
     instr = program.instrs[members[0]]
     made = ", ".join(f"%{program.values[value].name}" for value in instr.results)
     where = f"{instr.op} -> {made}" + (f" at {instr.source}" if instr.source is not None else "")
@@ -133,33 +132,33 @@ class _Steps(NamedTuple):
 
     sizes: list[int]
     inputs: tuple[int, ...]
-    moments: list[Use]
+    steps: list[Use]
     outputs: tuple[int, ...]
     kept: list[int]
 
 
 def _steps(program: Program, rules: MemoryRules) -> tuple[_Steps, list[Buffer]]:
-    known: dict[tuple[ShardingSpec, Shape, int], int] = {}  # most shapes come once for each layer of a model
+    known: dict[tuple[int, int], int] = {}  # most shapes come once for each layer of a model; the program holds them
     sizes = []
     for local in program.values:
-        key = (local.spec, local.type.shape, local.type.item_bytes)
+        key = (id(local.spec), id(local.type))
         size = known.get(key)
         if size is None:
             size = known[key] = local.padded_bytes
         sizes.append(size)
-    moments, buffers = program_timeline(program, rules.donate)
+    steps, buffers = program_timeline(program, rules.donate)
     if not rules.buffers:
-        moments, buffers = _without_buffers(program, moments), []
+        steps, buffers = _without_buffers(program, steps), []
     sizes += [buffer_bytes(program, buffer) for buffer in buffers]
     donated = program.donated if rules.donate else frozenset()
     kept = [value for i, value in enumerate(program.inputs) if rules.keep_inputs and i not in donated]
-    return _Steps(sizes, program.inputs, moments, program.outputs, kept), buffers
+    return _Steps(sizes, program.inputs, steps, program.outputs, kept), buffers
 
 
-def _without_buffers(program: Program, moments: Sequence[Use]) -> list[Use]:
+def _without_buffers(program: Program, steps: Sequence[Use]) -> list[Use]:
     """Collectives have their results as soon as they are started."""
     found = []
-    for (kind, members), use in zip(events_of(program), moments):
+    for (kind, members), use in zip(events_of(program), steps):
         instrs = [program.instrs[n] for n in members]
         results = [value for instr in instrs for value in instr.results]
         reads = [value for instr in instrs for value in instr.inputs]

@@ -15,9 +15,10 @@ from ..rules.registry import find
 from ..spec.axes import axes_text
 from ..spec.op_record import slots_of
 from .comm import sent_cost, shown_cost
-from .compute import ARITHMETIC, cost_class, factor_axes, local_sizes, op_time, operations
+from .compute import ARITHMETIC, LOOKUP, cost_class, factor_axes, local_sizes, op_time, operations
 from .fusion import fused_times
 from .machine import NO_OVERLAP, Hardware
+from .memory import row_bytes
 from .overlap import graph_roles, program_roles
 
 
@@ -137,7 +138,8 @@ def _instr_cost(
         work = operations(rule, kind, local_sizes(rule, axes), dict(instr.attrs))
     dtype = (operands or results)[0].type.dtype if operands or results else "f32"
     read, made = ([local.padded_bytes for local in locals] for locals in (operands, results))
-    return op_time(kind, work, read, made, dtype, hardware)
+    row = row_bytes(results[0].spec, results[0].type) if results and kind == LOOKUP else 0
+    return op_time(kind, work, read, made, dtype, hardware, row)
 
 
 def _kind(instr: Instr, graph: Graph | None) -> str:

@@ -8,13 +8,13 @@ Who waits for one stands still until it is done.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ..ir.graph import Graph
-from ..ir.order import RUN, START, events_of
-from ..ir.program import Event, Program
+from ..ir.order import events_of
+from ..ir.program import RUN, START, Event, Program
 from ..spec.axes import AxisRef
 from .comm import sent_cost
 from .machine import Hardware
@@ -67,10 +67,23 @@ def simulate(
     hardware = hardware.on(program.mesh)
     if times is None:
         times = instr_costs(program, hardware, graph)
+    spans: list[Span] = []
+    compute, communication, total = _replay(program, hardware, times, spans.append)
+    return Timeline(tuple(spans), compute, communication, total)
+
+
+def makespan(program: Program, hardware: Hardware, times: Sequence[int]) -> int:
+    """Picoseconds until all is done, without saying when what happens."""
+    return _replay(program, hardware.on(program.mesh), times, None)[2]
+
+
+def _replay(
+    program: Program, hardware: Hardware, times: Sequence[int], note: Callable[[Span], object] | None
+) -> tuple[int, int, int]:
+    """Compute, communication, and the time until all is done; every span is noted."""
     now = compute = communication = 0
     free: dict[str, int] = {}
     done: dict[tuple[int, ...], int] = {}
-    spans: list[Span] = []
     for event in events_of(program):
         kind, members = event
         if kind == RUN:
@@ -78,7 +91,8 @@ def simulate(
             compute += time
             if hardware.contention and free:
                 time = _beside(time, max(free.values()) - now, hardware.contention)
-            spans.append(Span(members, COMPUTE, now, now + time))
+            if note is not None:
+                note(Span(members, COMPUTE, now, now + time))
             now += time
         elif kind == START:
             links, time = links_of(program, event, hardware), start_time(program, event, hardware)
@@ -86,10 +100,11 @@ def simulate(
             done[members] = begin + time
             free.update(dict.fromkeys(links, begin + time))
             communication += time
-            spans.append(Span(members, " and ".join(links), begin, begin + time))
+            if note is not None:
+                note(Span(members, " and ".join(links), begin, begin + time))
         else:
             now = max(now, done[members])
-    return Timeline(tuple(spans), compute, communication, max([now, *done.values()]))
+    return compute, communication, max([now, *done.values()])
 
 
 def _beside(time: int, busy: int, contention: int) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from string import ascii_lowercase
 
+import numpy as np
+
 from ..errors import ShardwrightError
 from ..spec.rule import parse_rule
 from .cases import Situation
@@ -96,8 +98,14 @@ def category(situations: Sequence[Situation], rules: Sequence[Rule], dim_names: 
 
 
 def _passes_all(situation: Situation) -> bool:
-    """Whether every dim that can be split passes through to every output."""
+    """Whether every dim that can be split passes through to every output, which have the shape of the inputs.
+
+    `kron` passes dims on, too; but its result is larger than both inputs.
+    """
     frame = max(situation.shape, key=len)
+    broadcast = np.broadcast_shapes(*situation.shape) if _broadcasts(situation.shape) else None
+    if any(shape != broadcast for shape in situation.table.outputs):
+        return False
     passing = {
         p.dim + len(frame) - situation.rank[i]
         for inputs, outputs in situation.table.valid.items()
@@ -111,6 +119,14 @@ def _passes_all(situation: Situation) -> bool:
         if any(rank - len(frame) + d >= 0 and shape[rank - len(frame) + d] > 1 for rank, shape in _ranked(situation))
     }
     return splittable <= passing
+
+
+def _broadcasts(shapes: Sequence[tuple[int, ...]]) -> bool:
+    try:
+        np.broadcast_shapes(*shapes)
+    except ValueError:
+        return False
+    return True
 
 
 def _ranked(situation: Situation) -> list[tuple[int, tuple[int, ...]]]:

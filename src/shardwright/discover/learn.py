@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DiscoverError
+from ..errors import DiscoverError, front
 from .analyse import category, factor_line, properties, varying
 from .attack import FULL, LIGHT, SWIFT, Strength
 from .cases import dim_arguments
@@ -53,6 +53,7 @@ SURVEY = replace(QUICK, rich=4, attack=SWIFT)
 """For all operators at once: a survey.  What is to be relied on is studied for itself."""
 
 
+@front
 def discover(
     target: object, effort: Effort = THOROUGH, calls: Sequence[str] = (), backward: bool = False
 ) -> list[Statement]:
@@ -84,6 +85,7 @@ def discover_entry(name: str, effort: Effort = SURVEY) -> list[Statement]:
 
 
 def _studied(operator: Operator, samples: Sequence[Sample], effort: Effort) -> list[Statement]:
+    from .torch.composite import calls_made
     from .torch.ops import resolved, study_of
     from .torch.own import with_facts
 
@@ -97,7 +99,8 @@ def _studied(operator: Operator, samples: Sequence[Sample], effort: Effort) -> l
         return [study(with_facts(replace(aten, name=operator.name)), calls, effort) for aten, calls in ordered]
     if samples:
         operator = resolved(operator, samples[0])
-    return [study(with_facts(operator), samples, effort)]
+    statement = study(with_facts(operator), samples, effort)
+    return [statement if operator.overload else replace(statement, makes=calls_made(operator, samples))]
 
 
 _AT_HAND = 48
@@ -151,11 +154,13 @@ def state(
         operator,
         found.rules,
         variants=found.variants,
+        tensors=found.tensors,
         category=category(found.situations, found.rules, dims),
         dim_parameters=dims,
         properties=properties(operator, live, found.rules),
         factor_lines=_factor_lines(operator, live),
         samples=tuple(table.sample for table in live),
+        fresh_calls=_small(found.fresh_calls),
         swept=varying([table.sample.values(operator) for table in live]),
         generators=tuple((g.name, g.about) for g in drawn if g.name in standard),
         adversarial=tuple((g.name, g.about) for g in drawn if g.name not in standard),
@@ -171,6 +176,15 @@ def state(
         inserts=found.inserts,
         combinations=sum(table.combinations for table in live),
     )
+
+
+_SHOWN_ELEMENTS, _SHOWN_CALLS = 128, 60
+
+
+def _small(calls: Sequence[Sample]) -> tuple[Sample, ...]:
+    """Fresh calls that can be written out: every other so many, of tensors that are small and not empty."""
+    small = [c for c in calls if all(0 < array.size <= _SHOWN_ELEMENTS for array in c.tensors)]
+    return tuple(small[:: -(-len(small) // _SHOWN_CALLS)]) if small else ()
 
 
 def _generators(operator: Operator, effort: Effort) -> list[Generator]:
@@ -251,6 +265,7 @@ def _python_arguments(function: Callable[..., Any]) -> tuple[Argument, ...]:
     )
 
 
+@front
 def discover_strategies(
     op: Callable[..., Any] | str,
     op_name: str = "",
@@ -266,7 +281,7 @@ def discover_strategies(
     `input_shape` is one shape for all inputs, or a list of shapes; `input_ndims` tells how many inputs there are.
     """
     operator = operator_of(op, op_name)
-    shapes = _shapes(input_shape, input_ndims)
+    shapes = _shapes(input_shape, input_ndims, output_ndims)
     call = _call(operator, shapes, dict(kwargs or {}), device)
     if not runs(operator, call):
         raise DiscoverError(
@@ -282,6 +297,7 @@ def discover_strategies(
     ]
 
 
+@front
 def analyze_and_synthesize(
     op: Callable[..., Any] | str,
     op_name: str = "",
@@ -301,7 +317,7 @@ def analyze_and_synthesize(
     from .report import as_dict, as_text, as_yaml
 
     operator = operator_of(op, op_name)
-    shapes = _shapes(input_shape, input_ndims)
+    shapes = _shapes(input_shape, input_ndims, output_ndims)
     rank = max(map(len, shapes))
     tried: list[dict[str, Any]] = [{dim_param: value} for value in dim_values] if dim_values is not None else []
     if dim_values is None:
@@ -325,12 +341,31 @@ def analyze_and_synthesize(
 
 
 def _worlds(world_size: int) -> Effort:
+    if type(world_size) is not int or world_size < 2:
+        raise DiscoverError(f"world_size= takes a number of ranks, 2 or more, not {world_size!r}")
     return replace(THOROUGH, worlds=tuple(dict.fromkeys((world_size, *WORLDS))))
 
 
+def _is_listed(item: object) -> bool:
+    return isinstance(item, Sequence) and not isinstance(item, str | bytes)
+
+
+def _all_sizes(item: Any) -> bool:
+    return _is_listed(item) and all(type(size) is int and size >= 0 for size in item)
+
+
 def _shapes(
-    input_shape: Sequence[int] | Sequence[Sequence[int]], input_ndims: Sequence[int] | None
+    input_shape: Sequence[int] | Sequence[Sequence[int]],
+    input_ndims: Sequence[int] | None,
+    output_ndims: Sequence[int] | None = None,
 ) -> list[tuple[int, ...]]:
+    if not _all_sizes(input_shape) and not (_is_listed(input_shape) and all(map(_all_sizes, input_shape))):
+        raise DiscoverError(
+            f"input_shape= takes a shape, or one for each input, not {input_shape!r}", help="write input_shape=(8, 6)"
+        )
+    for name, ranks in (("input_ndims", input_ndims), ("output_ndims", output_ndims)):
+        if ranks is not None and not _all_sizes(ranks):
+            raise DiscoverError(f"{name}= takes how many dims each tensor has, not {ranks!r}", help=f"write {name}=[2]")
     if any(isinstance(item, Sequence) for item in input_shape):
         shapes = [tuple(shape) for shape in input_shape if isinstance(shape, Sequence)]
     else:

@@ -15,7 +15,7 @@ from ..spec.collective import REDUCTIONS
 from ..spec.rule import RulePattern, Transfer, parse_rule
 from .operator import REQUIRED, Operator
 from .placement import Placement
-from .statement import Rule, ShardedOn, Statement
+from .statement import FRAME, Made, Rule, ShardedOn, Statement
 from .table import GRADES
 
 _FLOW_WIDTH = 100
@@ -46,8 +46,9 @@ def as_dict(statement: Statement) -> dict[str, Any]:
             "generators": [{name: about} for name, about in statement.generators],
             "kwargs_swept": {name: [plain(v) for v in values] for name, values in statement.swept.items()},
         },
-        "unconditional_rules": [_rule_dict(rule) for rule in statement.rules if rule.unconditional],
-        "conditional_rules": [_rule_dict(rule) for rule in statement.rules if not rule.unconditional],
+        "notation": notation(statement),
+        "unconditional_rules": [_rule_dict(statement, rule) for rule in statement.rules if rule.unconditional],
+        "conditional_rules": [_rule_dict(statement, rule) for rule in statement.rules if not rule.unconditional],
         "adversarial_generators": [{name: about} for name, about in statement.adversarial],
         "rule_book": [{"rule": line, "when": when} for line, when in _rule_texts(statement)],
         "dropped": [{"rule": rule, "reason": reason} for rule, reason in statement.dropped],
@@ -58,6 +59,8 @@ def as_dict(statement: Statement) -> dict[str, Any]:
         },
         "not_covered": list(statement.leftover),
     }
+    if statement.makes:
+        found["makes"] = [{"call": made.overload, "dtensor": made.dtensor} for made in statement.makes]
     if statement.fresh:
         found["attack"] = {"fresh_calls": statement.fresh, "refuted": list(statement.refuted)}
     if statement.confirmed:
@@ -67,17 +70,68 @@ def as_dict(statement: Statement) -> dict[str, Any]:
     if statement.restricted:
         found["combinations_tried"] = statement.restricted
     if statement.variants:
-        found["rules_of_other_calls"] = [_rule_dict(rule) for rule in statement.variants]
+        found["rules_of_other_calls"] = [_rule_dict(statement, rule) for rule in statement.variants]
     if statement.refused:
         found["refused"] = statement.refused
     return found
 
 
-def _rule_dict(rule: Rule) -> dict[str, Any]:
+GRAMMAR = {
+    "placement": "R | S(DIM) | P(KIND)",
+    "R": "replicated: every device holds all of it",
+    "S(DIM)": "sharded along that dim, counted from 0; DIM is a number, or words that `python` spells out",
+    "P(KIND)": "pending: it is the sum, avg, max, min or prod (KIND) of what the devices hold",
+    "shards": "even: all devices hold equally much; uneven: they do not; empty: some hold nothing. Those are listed on"
+    " which calls showed the rule to hold, and none refuted it",
+    "bears_out": "so many calls were run on which it holds; on none it fails",
+}
+"""How placements are written, and what the keys of a rule mean."""
+
+
+def notation(statement: Statement) -> dict[str, Any]:
+    """How to read the rules: the grammar, the tensors, the words for dims and conditions as Python."""
+    rules = statement.every_rule
+    words: dict[str, str] = {}
+    for rule in rules:
+        terms = [t.dim for t in (*rule.inputs, *rule.outputs) if isinstance(t, ShardedOn) and not t.broadcasts]
+        words.update({e.text: e.code for e in (*terms, *rule.conditions) if e.text != e.code})
+    found: dict[str, Any] = dict(GRAMMAR)
+    if any(rule.reference is not None for rule in rules):
+        found["d"] = "a dim: of the tensor that a rule names under `d`, for each for which its condition holds"
+    if any(isinstance(t, ShardedOn) and t.broadcasts for rule in rules for t in rule.inputs):
+        found["broadcasting"] = "dims are aligned from the right; an input of size 1 along d, or without it, is R"
+    if words:
+        found["python"] = words
+        found["names"] = (
+            "rank[i], shape[i], dtypes[i]: of tensor i of the rule; others are the operator's arguments, dims >= 0"
+        )
+    return found
+
+
+def _whose_dims(statement: Statement, rule: Rule) -> str:
+    """Which tensor's dims `d` runs over, and whose rank `ndim` is."""
+    if rule.reference == FRAME:
+        return "of the shape that the inputs are broadcast to; ndim is its rank"
+    assert rule.reference is not None
+    names = statement.names(rule) or _argument_names(statement, rule)
+    return f"of {names[rule.reference]}; ndim is its rank"
+
+
+def _argument_names(statement: Statement, rule: Rule) -> tuple[str, ...]:
+    for sample in statement.samples:
+        if len(sample.tensors) == len(rule.inputs):
+            return sample.tensor_names(statement.operator)
+    return tuple(f"input {i}" for i in range(len(rule.inputs)))
+
+
+def _rule_dict(statement: Statement, rule: Rule) -> dict[str, Any]:
     found: dict[str, Any] = {
+        "tensors": list(statement.names(rule) or _argument_names(statement, rule)),
         "inputs": [str(term) for term in rule.inputs],
         "output": [str(term) for term in rule.outputs],
     }
+    if rule.reference is not None:
+        found["d"] = _whose_dims(statement, rule)
     if rule.conditions:
         found["condition"] = condition_text(rule)
     if rule.justification:
@@ -86,6 +140,8 @@ def _rule_dict(rule: Rule) -> dict[str, Any]:
         found["counterexamples"] = list(rule.counterexamples)
     if any(isinstance(t, ShardedOn) or t.kind == "S" for t in (*rule.inputs, *rule.outputs)):
         found["shards"] = list(GRADES[: GRADES.index(rule.grade) + 1])
+    if rule.witnesses:
+        found["bears_out"] = rule.witnesses
     return found
 
 
@@ -269,6 +325,8 @@ def as_text(statement: Statement) -> str:
     operator = statement.operator
     overload = f"   ({operator.overload})" if operator.overload else ""
     lines = [f"{signature(operator)}{overload}"]
+    if statement.makes:
+        lines += _made_of(statement.makes)
     if statement.refused:
         return "\n".join([*lines, "", f"  cannot judge: {statement.refused}"]) + "\n"
     about = [statement.category, *statement.properties]
@@ -286,6 +344,13 @@ def as_text(statement: Statement) -> str:
         lines += ["", "  rule book", *(f"    {line}" for line in book.splitlines())]
     lines += ["", *_footer(statement)]
     return "\n".join(lines) + "\n"
+
+
+def _made_of(makes: Sequence[Made]) -> Iterator[str]:
+    """The ATen calls that an operator makes, by what DTensor has for them."""
+    for said in dict.fromkeys(made.dtensor for made in makes):
+        calls = ", ".join(made.overload for made in makes if made.dtensor == said)
+        yield f"  makes {calls}: DTensor {said}"
 
 
 def _rule_columns(rule: Rule) -> tuple[str, str, str]:

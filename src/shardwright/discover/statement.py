@@ -81,6 +81,15 @@ class Rule:
         return f"{', '.join(map(str, self.inputs))} -> {', '.join(map(str, self.outputs))}{when}"
 
 
+@dataclass(frozen=True, slots=True)
+class Made:
+    """An ATen call that a composite makes."""
+
+    overload: str
+    dtensor: str
+    """Whether PyTorch's DTensor has a rule for it."""
+
+
 @dataclass(frozen=True)
 class Statement:
     """All that is known of an operator's sharding."""
@@ -89,6 +98,8 @@ class Statement:
     rules: tuple[Rule, ...]
     variants: tuple[Rule, ...] = ()
     """Rules of calls with another number of tensors: without an optional one, or with a list of another length."""
+    tensors: tuple[tuple[str, ...], ...] = ()
+    """The tensors that the rules speak of, by argument; then those that each set of variants does."""
     category: str = ""
     """pointwise, reduction, contraction, ...: found by test."""
     dim_parameters: tuple[str, ...] = ()
@@ -97,6 +108,8 @@ class Statement:
     factor_lines: tuple[tuple[str, str], ...] = ()
     """The rule in factor notation, each with the calls it is for: ``("a k, a k -> a k ; k: whole", "dim=1")``."""
     samples: tuple[Sample, ...] = ()
+    fresh_calls: tuple[Sample, ...] = ()
+    """Some of the calls that the rules were attacked with, for the tests of emitted code."""
     swept: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Keyword values tried, by argument."""
     generators: tuple[tuple[str, str], ...] = ()
@@ -124,6 +137,12 @@ class Statement:
     refused: str = ""
     """Why nothing could be judged; empty if it could."""
     combinations: int = 0
+    makes: tuple[Made, ...] = ()
+    """The ATen calls that it makes, where these are several."""
+
+    def names(self, rule: Rule) -> tuple[str, ...]:
+        """The arguments that a rule's tensors are; empty where that is not known."""
+        return next((names for names in self.tensors if len(names) == len(rule.inputs)), ())
 
     @property
     def every_rule(self) -> tuple[Rule, ...]:

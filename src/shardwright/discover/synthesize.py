@@ -46,6 +46,10 @@ class Synthesis:
     """What each rule says, as the search knows it."""
     inserts: int = 0
     """How many dims the operator adds before its dim arguments count."""
+    fresh_calls: tuple[Sample, ...] = ()
+    """The calls that it was attacked with."""
+    tensors: tuple[tuple[str, ...], ...] = ()
+    """The tensors that the rules speak of, by argument; then those of each set of variants."""
 
     def claimed(self, table: Table) -> set[Row]:
         """The rows that its rules claim of one of its tables."""
@@ -76,7 +80,9 @@ def synthesize(
     main, *rest = groups
     found = _best(operator, main, drawer, strength)
     # Calls with other tensors have rules of their own; mostly the same less a term, or with it once more.
+    found.tensors = (_named(operator, main),)
     for alike in rest[:_MOST_VARIANTS]:
+        found.tensors += (_named(operator, alike),)
         found.variants += _best(operator, alike, drawer, strength).rules
     return found
 
@@ -134,6 +140,7 @@ def _stated(search: Search, tables: Sequence[Table], drawer: Drawer | None, stre
         situations,
         rulings,
         search.inserts,
+        tuple(target.situation.table.sample for target in siege.pool.targets),
     )
 
 
@@ -347,6 +354,11 @@ def _claim(rule: Ruling) -> Claim:
 def _silent(rule: Ruling) -> bool:
     """Whether it is the rule that everything may be replicated: true of every operator."""
     return rule[0].reference is None and all(term is R for term in (*rule[0].inputs, *rule[0].outputs))
+
+
+def _named(operator: Operator, tables: Sequence[Table]) -> tuple[str, ...]:
+    """The tensors of most of these calls, by argument."""
+    return Counter(table.sample.tensor_names(operator) for table in tables).most_common(1)[0][0]
 
 
 def _comparable(operator: Operator, tables: Sequence[Table]) -> list[list[Table]]:

@@ -27,7 +27,7 @@ from typing import Any, Protocol
 
 from ..errors import SpecError
 from ..ir.graph import Graph, TensorType
-from .failing import check_no_lists_of_numbers, telling
+from .failing import check_call, check_no_lists_of_numbers, telling
 
 PARAMETER, BUFFER, OPTIMIZER, GRADIENT = "parameter", "buffer", "optimizer state", "gradient"
 DATA, OPTION, RANDOM, CONSTANT = "data", "option", "random key", "constant"
@@ -317,6 +317,7 @@ def frontend_for(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> A
 
 def capture_source(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], **training: Any) -> Source:
     """What its frontend captures of a function; ``training`` as for ``source_of``."""
+    check_call(fn, args, kwargs)
     check_no_lists_of_numbers(args, kwargs)
     with telling(fn, args, kwargs):
         source: Source = frontend_for(fn, args, kwargs).source_of(fn, args, kwargs, **training)

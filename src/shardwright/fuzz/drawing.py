@@ -40,6 +40,8 @@ class Writer:
     # -- values ---------------------------------------------------------------------------------------------
 
     def input(self, shape: Sequence[int], dtype: str | None = None, kind: str = "normal", limit: int = 0) -> Ref:
+        if kind == "below" and not limit:
+            raise Unfit  # nothing to index
         fill = Fill(tuple(shape), dtype or self.floating, self.random.randrange(1 << 16), kind, limit)
         return self._add(fill, argument(fill, self.frontend))
 
@@ -101,9 +103,11 @@ class Writer:
     def size(self) -> int:
         return self.one(SIZES)  # type: ignore[no-any-return]
 
-    def dim(self, ref: Ref) -> int:
-        """A dim, counted from either end."""
+    def dim(self, ref: Ref, scalars: bool = False) -> int:
+        """A dim, counted from either end; 0 of ``scalars``, where the framework takes that."""
         rank = self.rank(ref)
+        if not rank and scalars:
+            return 0
         if not rank:
             raise Unfit
         d = self.random.randrange(rank)

@@ -20,6 +20,8 @@ BY_HAND, AUTOMATIC, SIMPLE, PLANNED = "by hand", "automatic", "simple", "planned
 WAYS = (BY_HAND, AUTOMATIC, SIMPLE, PLANNED)
 ROUNDINGS = 64
 """Roundings of the largest number in the program by which two right answers may differ, for each of its calls."""
+LIMITED_SECONDS = 4.0
+"""For a plan within a limit of memory, and for saying why there is none."""
 SENSITIVE = 64
 """How many times as far apart as the program is from itself on inputs that differ by a rounding."""
 
@@ -104,7 +106,7 @@ def split(case: Case) -> Plan:
 
     def planned(memory: int | None) -> Plan:
         return plan(program, *args, mesh=request.mesh, hardware=request.hardware, memory=memory, uneven=request.uneven,
-                    **specs)  # fmt: skip
+                    time_limit=None if memory is None else LIMITED_SECONDS, **specs)  # fmt: skip
 
     if request.memory is None:
         return planned(None)

@@ -10,10 +10,14 @@ import numpy as np
 from .drawing import Unfit, Word, Writer, apart, numeric, off
 from .programs import Name, Ref
 
-SMOOTH = ("tanh", "negative", "abs", "sin", "square", "exp", "arctan", "cosh", "expm1", "conjugate", "cbrt", "sinh")
-JUMPING = ("floor", "ceil", "sign", "rint", "trunc", "isnan", "isfinite", "logical_not", "signbit")
-OF_TWO = ("add", "subtract", "multiply", "maximum", "minimum", "hypot", "arctan2", "logaddexp", "fmax", "copysign")
-OF_INTEGERS = ("bitwise_and", "bitwise_or", "bitwise_xor", "floor_divide", "remainder", "gcd", "left_shift", "lcm")
+SMOOTH = ("tanh", "negative", "abs", "sin", "cos", "square", "exp", "arctan", "cosh", "expm1", "conjugate", "cbrt",
+          "sinh", "arcsinh", "positive", "deg2rad", "real")  # fmt: skip
+JUMPING = ("floor", "ceil", "sign", "rint", "trunc", "isnan", "isinf", "isfinite", "logical_not", "signbit")
+OF_TWO = ("add", "subtract", "multiply", "maximum", "minimum", "hypot", "arctan2", "logaddexp", "logaddexp2", "fmax",
+          "fmin", "copysign")  # fmt: skip
+OF_INTEGERS = ("bitwise_and", "bitwise_or", "bitwise_xor", "floor_divide", "remainder", "fmod", "gcd", "left_shift",
+               "right_shift", "lcm", "power")  # fmt: skip
+OF_TRUTH = ("logical_and", "logical_or", "logical_xor")
 COMPARISONS = ("less", "greater_equal", "equal", "not_equal", "less_equal", "greater")
 SUMS = ("sum", "mean", "max", "min", "prod", "any", "all", "var", "std", "ptp", "count_nonzero", "nansum", "nanmax")
 DTYPES = ("float64", "float32", "int64", "int32", "bool", "float16", "int8")
@@ -35,7 +39,7 @@ def root(w: Writer) -> None:
     """Functions of positive numbers."""
     x = w.call("np.abs", w.ranked(0, floating=True))
     y = w.call("np.add", x, w.one((0.5, 1.0)))
-    w.call(f"np.{w.one(('sqrt', 'log', 'log1p', 'reciprocal', 'log2', 'exp2'))}", y)
+    w.call(f"np.{w.one(('sqrt', 'log', 'log1p', 'reciprocal', 'log2', 'log10', 'exp2', 'arccosh'))}", y)
 
 
 def binary(w: Writer) -> None:
@@ -57,6 +61,11 @@ def quotient(w: Writer) -> None:
 def integers(w: Writer) -> None:
     x = w.some(lambda r: "int" in w.dtype(r))
     w.call(f"np.{w.one(OF_INTEGERS)}", x, w.one((3, 2, 5)))
+
+
+def logic(w: Writer) -> None:
+    x = w.some(lambda r: w.dtype(r) == "bool")
+    w.call(f"np.{w.one(OF_TRUTH)}", x, w.like(x))
 
 
 def compare(w: Writer) -> None:
@@ -278,7 +287,16 @@ def deep(w: Writer) -> None:
 def attention(w: Writer) -> None:
     b, h, s, d = w.one((1, 2, 3)), w.one((1, 2, 4)), w.one((2, 4, 6)), w.one((2, 4))
     q, k, v = (w.input((b, h, s, d)) for _ in range(3))
-    w.call("swn.attention", q, k, v, **({"causal": True} if w.chance(0.4) else {}))
+    more: dict[str, Any] = {"causal": True} if w.chance(0.4) else {}
+    if not more and w.chance(0.3):
+        more = {"mask": w.input((s, s), "bool")}
+    w.call("swn.attention", q, k, v, **more)
+
+
+def loss(w: Writer) -> None:
+    x = w.ranked(1, 3, floating=True)
+    *rows, classes = w.shape(x)
+    w.call("swn.cross_entropy", x, w.input(rows, "int64", "below", classes))
 
 
 def triangle(w: Writer) -> None:
@@ -342,8 +360,8 @@ def _plain(dtype: str) -> str:
 
 
 WORDS: tuple[tuple[int, Word], ...] = (
-    (3, unary), (1, jump), (1, root), (4, binary), (1, quotient), (1, integers), (2, compare), (2, cast), (4, reduce),
-    (1, norm), (4, matmul), (2, einsum), (1, tensordot), (1, outer), (3, transpose), (5, reshape), (1, squeeze),
-    (3, index), (2, write), (2, gather), (3, concat), (2, pad), (2, shift), (2, repeat), (2, scan), (2, order),
-    (2, deep), (1, attention), (1, triangle), (1, clip), (1, created), (1, several), (1, fresh),
+    (3, unary), (1, jump), (1, root), (4, binary), (1, quotient), (1, integers), (1, logic), (2, compare), (2, cast),
+    (4, reduce), (1, norm), (4, matmul), (2, einsum), (1, tensordot), (1, outer), (3, transpose), (5, reshape),
+    (1, squeeze), (3, index), (2, write), (2, gather), (3, concat), (2, pad), (2, shift), (2, repeat), (2, scan),
+    (2, order), (2, deep), (1, attention), (1, loss), (1, triangle), (1, clip), (1, created), (1, several), (1, fresh),
 )  # fmt: skip

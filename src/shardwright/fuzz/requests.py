@@ -14,16 +14,20 @@ from .programs import FuzzProgram
 
 AXIS_SIZES = (1, 2, 2, 2, 3, 3, 4, 4, 6)
 MOST_DEVICES = (6, 12, 24)
+FEW_DEVICES = (4, 6, 8)
 AXES = ("x", "y", "z")
 MEMORY = (0.95, 0.85, 0.7)
 LIMITED = 0.2
 """The part of plans that are to need less memory: looking for those takes longest."""
+LARGE = 0.15
+"""The part of plans with a limit, or with uneven shards, that are on meshes of any size: on three axes one of these
+takes as long as a hundred others."""
 
 
-def draw_mesh(rng: random.Random) -> str:
+def draw_mesh(rng: random.Random, small: bool = False) -> str:
     sizes: list[int] = []
-    most = rng.choice(MOST_DEVICES)
-    for _ in range(rng.choice((1, 1, 2, 2, 3))):
+    most = rng.choice(FEW_DEVICES if small else MOST_DEVICES)
+    for _ in range(rng.choice((1, 1, 2, 2) if small else (1, 1, 2, 2, 3))):
         fitting = [n for n in AXIS_SIZES if n * prod(sizes) <= most]
         sizes.append(rng.choice(fitting))
     return ", ".join(f"{name}={size}" for name, size in zip(AXES, sizes))
@@ -51,22 +55,24 @@ def draw_spec(rng: random.Random, mesh: str, shape: Sequence[int], dtype: str) -
 
 def draw_request(rng: random.Random, program: FuzzProgram, outputs: Sequence[object], way: str) -> Request:
     """A mesh, shardings of some inputs and outputs, and limits where the way has them."""
-    mesh = draw_mesh(rng)
+    planned = way == PLANNED
+    memory = rng.choice(MEMORY) if planned and rng.random() < LIMITED else None
+    uneven = planned and rng.random() < 0.35
+    mesh = draw_mesh(rng, small=(uneven or memory is not None) and rng.random() > LARGE)
     said = {BY_HAND: 0.75, PLANNED: 0.15}.get(way, 0.3)
     ins = [draw_spec(rng, mesh, fill.shape, fill.dtype) if rng.random() < said else None for fill in program.inputs]
     outs: list[str | None] = []
     if rng.random() < 0.4:
         arrays = [numeric(value) for value in outputs]
         outs = [draw_spec(rng, mesh, np.shape(a), str(a.dtype)) if rng.random() < 0.5 else None for a in arrays]
-    planned = way == PLANNED
     return Request(
         mesh,
         way,
         tuple(ins) if any(ins) else (),
         tuple(outs) if any(outs) else (),
         rng.choice(("virtual", "h100")) if way != BY_HAND else "virtual",
-        rng.choice(MEMORY) if planned and rng.random() < LIMITED else None,
-        planned and rng.random() < 0.35,
+        memory,
+        uneven,
         planned and rng.random() < 0.15,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .judging import AUTOMATIC, PLANNED, SIMPLE, Case, Verdict
+from .judging import AUTOMATIC, LIMITED_SECONDS, PLANNED, SIMPLE, Case, Verdict
 from .programs import LEAST, Fill
 
 LINES = 15
@@ -26,9 +26,10 @@ def script_of(case: Case, verdict: Verdict | None = None) -> str:
     said = "".join(f", {key}={value!r}" for key, value in specs if value)
     if request.way == PLANNED:
         more = f", mesh={request.mesh!r}, hardware={request.hardware!r}{said}" + ", uneven=True" * request.uneven
-        if request.memory is not None:
+        limit = f", memory=memory, time_limit={LIMITED_SECONDS}" if request.memory is not None else ""
+        if limit:
             lines.append(f"memory = int({request.memory} * sw.plan(f, *args{more}).memory)")
-        lines.append(f"plan = sw.plan(f, *args{more}{', memory=memory' if request.memory is not None else ''})")
+        lines.append(f"plan = sw.plan(f, *args{more}{limit})")
         if request.reload:
             lines.append(f"plan = sw.load_plan(plan.to_json(), f, *args, hardware={request.hardware!r})")
     else:

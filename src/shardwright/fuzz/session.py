@@ -64,10 +64,10 @@ def draw_program(seed: int, frontend: str = "numpy") -> FuzzProgram:
         raise SpecError(f"there is no frontend {frontend!r} to fuzz", help=near_misses(frontend, FRONTENDS))
     words = import_module(f"{__package__}.{frontend}_words").WORDS
     writer = Writer(seed, frontend, random.Random(seed).choice(FLOATING[frontend]), words)
-    program = writer.program()
-    if frontend == "torch" and seed % 2:
-        return with_backward(program)
-    return program
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        program = writer.program()
+        return with_backward(program) if frontend == "torch" and seed % 2 else program
 
 
 def with_backward(program: FuzzProgram) -> FuzzProgram:

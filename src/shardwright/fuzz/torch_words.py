@@ -13,7 +13,9 @@ ACTIVATIONS = ("gelu", "silu", "relu", "softplus", "elu", "leaky_relu", "mish", 
 OF_TWO = ("add", "sub", "mul", "maximum", "minimum", "logaddexp", "hypot")
 COMPARISONS = ("lt", "ge", "eq", "ne", "le", "gt")
 SUMS = ("sum", "mean", "amax", "amin", "var", "std", "logsumexp", "any", "all", "prod", "count_nonzero")
-DTYPES = ("float64", "float32", "int64", "int32", "bool", "bfloat16")
+OF_TRUTH = ("logical_and", "logical_or", "logical_xor")
+OF_INTEGERS = ("bitwise_and", "bitwise_or", "bitwise_xor", "remainder", "fmod", "floor_divide")
+DTYPES = ("float64", "float32", "int64", "int32", "int8", "bool", "bfloat16")
 
 
 def unary(w: Writer) -> None:
@@ -79,12 +81,24 @@ def compare(w: Writer) -> None:
     elif which == 1:
         w.call("torch.masked_fill", x, mask, w.one((0, -1)))
     else:
-        w.call(f"torch.{w.one(('logical_not', 'logical_and'))}", *([mask] if w.chance(0.5) else [mask, mask])[:1])
+        w.call("torch.logical_not", mask)
+
+
+def logic(w: Writer) -> None:
+    x = w.some(lambda r: w.dtype(r) == "bool")
+    w.call(f"torch.{w.one(OF_TRUTH)}", x, w.like(x))
+
+
+def integers(w: Writer) -> None:
+    x = w.some(lambda r: "int" in w.dtype(r))
+    w.call(f"torch.{w.one(OF_INTEGERS)}", x, w.one((3, 2, 5)))
 
 
 def cast(w: Writer) -> None:
     x = w.some()
     to = w.one(DTYPES)
+    if to == "int8" and abs(numeric(w.of(x))).max(initial=0) > 100:
+        raise Unfit
     if "float" not in to and not off(numeric(w.of(x)) % 1, 0.0, 1.0):
         raise Unfit
     w.call(".to", x, Name(f"torch.{to}"))
@@ -200,11 +214,30 @@ def index(w: Writer) -> None:
     w.call("[]", x, tuple(key))
 
 
+def rearranged(w: Writer) -> None:
+    x = w.ranked(2)
+    which = w.random.randrange(5)
+    if which == 0:
+        w.call("torch.flatten", x, 0, 1)
+    elif which == 1:
+        w.call("torch.movedim", x, w.dim(x), w.dim(x))
+    elif which == 2:
+        w.call("torch.rot90", x, w.random.randint(-1, 2), (0, 1))
+    elif which == 3:
+        w.call("torch.broadcast_to", x, (2, *w.shape(x)))
+    else:
+        w.call("torch.diff", x, dim=w.dim(x))
+
+
 def part(w: Writer) -> None:
     x = w.ranked(1)
     d = w.dim(x)
-    which = w.random.randrange(3)
-    if which == 0:
+    which = w.random.randrange(5)
+    if which == 3:
+        w.part(w.call("torch.unbind", x, dim=d))
+    elif which == 4:
+        w.part(w.call("torch.tensor_split", x, w.random.randint(2, 3), dim=d))
+    elif which == 0:
         w.call("torch.narrow", x, d, 0, w.random.randint(1, max(1, w.shape(x)[d])))
     else:
         w.part(w.call(f"torch.{('split', 'chunk')[which - 1]}", x, w.random.randint(2, 3), dim=d))
@@ -254,13 +287,21 @@ def scatter(w: Writer) -> None:
     x = w.ranked(1, 3, floating=True)
     shape, d = w.shape(x), w.dim(x)
     at = d % len(shape)
-    which = w.random.randrange(3)
-    if which == 0:
+    which = w.random.randrange(6)
+    part = tuple(w.random.randint(1, max(1, n)) for n in shape)
+    if which == 3:  # several rows may say the same, so all of them say one number
+        w.call("torch.scatter", x, d, w.input(part, "int64", "below", shape[at]), 0.5)
+    elif which == 4:
+        kind = w.one(("sum", "amax", "mean"))
+        source = w.input(part, w.dtype(x))
+        w.call("torch.scatter_reduce", x, d, w.input(part, "int64", "below", shape[at]), source, kind)
+    elif which == 5:
+        w.call("torch.index_fill", x, d, w.input((w.size(),), "int64", "below", shape[at]), 0.25)
+    elif which == 0:
         count = w.size()
         rows = tuple(count if e == at else n for e, n in enumerate(shape))
         w.call("torch.index_add", x, d, w.input((count,), "int64", "below", shape[at]), w.input(rows, w.dtype(x)))
     elif which == 1:
-        part = tuple(w.random.randint(1, max(1, n)) for n in shape)
         w.call("torch.scatter_add", x, d, w.input(part, "int64", "below", shape[at]), w.input(part, w.dtype(x)))
     else:
         count = w.size()
@@ -284,7 +325,10 @@ def concat(w: Writer) -> None:
 def pad(w: Writer) -> None:
     x = w.ranked(1, 4, floating=True)
     widths = tuple(w.random.randint(-1 if w.chance(0.2) else 0, 2) for _ in range(2 * w.random.randint(1, w.rank(x))))
-    w.call("F.pad", x, widths, value=w.one((0.0, 1.5)))
+    if w.rank(x) in (2, 3) and w.shape(x)[-1] > 2 and w.chance(0.3):
+        w.call("F.pad", x, (1, 2), mode=w.one(("reflect", "replicate")))
+    else:
+        w.call("F.pad", x, widths, value=w.one((0.0, 1.5)))
 
 
 def shift(w: Writer) -> None:
@@ -307,18 +351,29 @@ def repeat(w: Writer) -> None:
 
 
 def scan(w: Writer) -> None:
-    x = w.ranked(1, floating=True)
-    w.call(f"torch.{w.one(('cumsum', 'cumsum', 'logcumsumexp'))}", x, w.dim(x))
+    x = w.ranked(0, floating=True)
+    function = w.one(("cumsum", "cumsum", "logcumsumexp", "cumprod", "cummax"))
+    if function == "cummax" and not apart(w.of(x)):
+        raise Unfit
+    made = w.call(f"torch.{function}", x, w.dim(x, scalars=True))
+    if function == "cummax":
+        w.call("[]", made, 0)
 
 
 def order(w: Writer) -> None:
-    x = w.ranked(1, floating=True)
-    d = w.dim(x)
+    x = w.ranked(0, floating=True)
+    d = w.dim(x, scalars=True)
     if not apart(w.of(x), d):
         raise Unfit
-    function = w.one(("sort", "argmax", "topk", "max", "argsort"))
+    function = w.one(("sort", "argmax", "topk", "max", "argsort", "median", "kthvalue", "msort", "aminmax"))
     if function == "topk":
-        w.part(w.call("torch.topk", x, w.random.randint(1, max(1, w.shape(x)[d])), dim=d))
+        w.part(w.call("torch.topk", x, w.random.randint(1, max(1, (w.shape(x) or (1,))[d])), dim=d))
+    elif function == "kthvalue":
+        w.part(w.call("torch.kthvalue", x, w.random.randint(1, max(1, (w.shape(x) or (1,))[d])), dim=d))
+    elif function == "msort":
+        w.call("torch.msort", x)
+    elif function == "aminmax":
+        w.part(w.call("torch.aminmax", x, dim=d))
     elif function in ("argmax", "argsort"):
         w.call(f"torch.{function}", x, d)
     else:
@@ -326,15 +381,21 @@ def order(w: Writer) -> None:
 
 
 def softmax(w: Writer) -> None:
-    x = w.ranked(1, floating=True)
-    w.call(f"torch.{w.one(('softmax', 'log_softmax'))}", x, w.dim(x))
+    x = w.ranked(0, floating=True)
+    w.call(f"torch.{w.one(('softmax', 'log_softmax'))}", x, w.dim(x, scalars=True))
 
 
 def norm(w: Writer) -> None:
     x = w.ranked(1, 4, floating=True)
     size, dtype = w.shape(x)[-1], w.dtype(x)
-    which = w.random.randrange(4)
-    if which == 0:
+    which = w.random.randrange(6)
+    if which == 4:
+        w.call("F.normalize", w.call("torch.add", x, 0.5), dim=w.dim(x))
+    elif which == 5:
+        channels = w.shape(x)[1] if w.rank(x) > 1 else 0
+        given = [w.input((channels,), dtype, "positive"), w.input((channels,), dtype)] if w.chance(0.5) else []
+        w.call("F.batch_norm", x, None, None, *given, training=True)
+    elif which == 0:
         w.call("F.layer_norm", x, (size,), w.input((size,), dtype), w.input((size,), dtype))
     elif which == 1:
         w.call("F.rms_norm", x, (size,), w.input((size,), dtype))
@@ -361,7 +422,12 @@ def convolution(w: Writer) -> None:
 
 def pool(w: Writer) -> None:
     x = w.input((w.one((1, 2, 3)), w.one((1, 2, 4)), w.one((4, 6)), w.one((4, 6))))
-    if w.chance(0.5):
+    which = w.random.randrange(4)
+    if which == 1:
+        w.call("F.adaptive_avg_pool2d", x, 2)
+    elif which == 2:
+        w.call("F.interpolate", x, scale_factor=2, mode=w.one(("nearest", "bilinear")))
+    elif which == 3:
         w.call("F.avg_pool2d", x, 2)
     elif apart(w.of(x)):
         w.call("F.max_pool2d", x, w.one((2, 3)), **({"stride": 1, "padding": 1} if w.chance(0.3) else {}))
@@ -373,7 +439,7 @@ def attention(w: Writer) -> None:
     keys = (b, h // 2 if grouped else h, s, d)
     more: dict[str, Any] = {"is_causal": True} if w.chance(0.4) else {}
     if not more and w.chance(0.3):
-        more = {"attn_mask": w.input((s, s))}
+        more = {"attn_mask": w.input((s, s), w.one((None, "bool")))}
     if grouped:
         more["enable_gqa"] = True
     w.call("F.scaled_dot_product_attention", w.input((b, h, s, d)), w.input(keys), w.input(keys), **more)
@@ -382,8 +448,12 @@ def attention(w: Writer) -> None:
 def loss(w: Writer) -> None:
     x = w.ranked(2, 2, floating=True)
     n, c = w.shape(x)
-    which = w.random.randrange(3)
-    if which == 0 and n:
+    which = w.random.randrange(5)
+    if which == 3:
+        w.call("F.huber_loss", x, w.like(x))
+    elif which == 4:
+        w.call("F.binary_cross_entropy_with_logits", x, w.call("torch.sigmoid", w.like(x)))
+    elif which == 0 and n:
         w.call("F.cross_entropy", x, w.input((n,), "int64", "below", c),
                **({"reduction": w.one(("sum", "none"))} if w.chance(0.4) else {}))  # fmt: skip
     elif which == 1:
@@ -421,7 +491,8 @@ def fresh(w: Writer) -> None:
 
 
 WORDS: tuple[tuple[int, Word], ...] = (
-    (3, unary), (2, activation), (1, jump), (1, root), (4, binary), (1, quotient), (2, three), (2, compare), (2, cast),
+    (3, unary), (2, activation), (1, jump), (1, root), (4, binary), (1, quotient), (2, three), (2, compare), (1, logic),
+    (1, integers), (2, cast), (1, rearranged),
     (4, reduce), (1, all_reduce), (3, matmul), (2, linear), (1, product), (2, einsum), (3, transpose), (5, reshape),
     (1, squeeze), (3, index), (2, part), (3, write), (2, gather), (2, scatter), (3, concat), (2, pad), (2, shift),
     (2, repeat), (2, scan), (2, order), (2, softmax), (2, norm), (2, convolution), (1, pool), (2, attention), (1, loss),

@@ -26,9 +26,8 @@ from typing import NamedTuple
 from ..errors import VerifyError
 from ..spec.axes import axes_size
 from .lifetimes import Use
-from .program import Event, Instr, Program
+from .program import RUN, START, WAIT, Event, Instr, Program
 
-RUN, START, WAIT = "run", "start", "wait"
 BUCKETED = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
 """Collectives of which several can share a start."""
 _CUTTING = frozenset({"reduce_scatter", "all_to_all"})
@@ -38,15 +37,7 @@ _BOTH = _CUTTING & _JOINING
 
 def events_of(program: Program) -> tuple[Event, ...]:
     """The Program's order; where it has none, every instruction in its turn."""
-    return program.order or in_turn(program)
-
-
-def in_turn(program: Program) -> tuple[Event, ...]:
-    """One instruction after the other, collectives finished at once."""
-    found: list[Event] = []
-    for n, instr in enumerate(program.instrs):
-        found += [Event(START, (n,)), Event(WAIT, (n,))] if instr.is_collective else [Event(RUN, (n,))]
-    return tuple(found)
+    return program.order or program.in_turn
 
 
 def bucket_key(program: Program, instr: Instr) -> tuple[str, ...]:
@@ -70,7 +61,12 @@ def check_order(program: Program) -> Program:
                 "the order speaks of instructions that there are not", rows=[("event", f"{kind} {members}")]
             )
         instrs = [program.instrs[n] for n in members]
-        where = [("event", f"{kind} {', '.join(f'{n}: {i.op}' for n, i in zip(members, instrs))}")]
+        is_local = kind == RUN and len(members) == 1 and members[0] not in issued and not instrs[0].is_collective
+        if is_local and here.issuperset(instrs[0].inputs):  # most events, in short
+            issued.add(members[0])
+            here.update(instrs[0].results)
+            continue
+        where = [("event", f"{kind} {_text(members, instrs)}")]
         if kind == WAIT:
             if members not in under_way:
                 raise VerifyError("the order waits for what was not started together", rows=where)
@@ -143,10 +139,12 @@ def timeline(program: Program) -> Timeline:
         return len(program.values) + len(buffers) - 1
 
     for kind, members in events_of(program):
-        instrs = [program.instrs[n] for n in members]
         if kind == RUN:
-            uses.append(Use(instrs[0].inputs, instrs[0].results, instrs[0].views))
-        elif kind == START:
+            instr = program.instrs[members[0]]
+            uses.append(Use(instr.inputs, instr.results, instr.views))
+            continue
+        instrs = [program.instrs[n] for n in members]
+        if kind == START:
             start = _bucket if len(members) > 1 else _alone
             under_way[members] = started = start(program, members, buffer)
             uses.append(Use([value for instr in instrs for value in instr.inputs], started.makes))

@@ -85,6 +85,9 @@ class Instr:
         return Node(self.op, self.operands, self.results, self.attrs, (), self.source)
 
 
+RUN, START, WAIT = "run", "start", "wait"
+
+
 class Event(NamedTuple):
     """One thing that a device does next; see `order`."""
 
@@ -125,6 +128,14 @@ class Program:
     def donated(self) -> frozenset[int]:
         """Inputs, by position, that are gone after their last reader where the caller donates them."""
         return frozenset((*self.spent, *(i for i, _ in self.updates)))
+
+    @cached_property
+    def in_turn(self) -> tuple[Event, ...]:
+        """One instruction after the other, collectives finished at once."""
+        found: list[Event] = []
+        for n, instr in enumerate(self.instrs):
+            found += [Event(START, (n,)), Event(WAIT, (n,))] if instr.is_collective else [Event(RUN, (n,))]
+        return tuple(found)
 
     @cached_property
     def collectives(self) -> list[Collective]:
@@ -185,6 +196,6 @@ def check_program(program: Program) -> Program:
                 raise GraphError("claims fewer bytes than it sends", rows=where)
     for local in program.values:
         if local.spec.mesh != program.mesh:
-            raise GraphError(f"%{local.name} lies on another mesh", rows=[("mesh", str(local.spec.mesh))])
+            raise GraphError(f"%{local.name} is on another mesh", rows=[("mesh", str(local.spec.mesh))])
         local.spec.check_rank(local.type.shape)
     return program

@@ -13,8 +13,8 @@ bring:
 - *Late wait*: a bucket is waited for where the first of its results is read; one whose operands its backend keeps
   until then, when `AHEAD` others of them have been started.
 
-Several sizes of buckets are tried; of those that fit into memory the fastest is taken, by `cost.simulate`, where each
-start also counts what issuing it takes.
+Several sizes of buckets are tried, and where the fastest does not fit, those at its peak of memory are halved.  Of what
+fits the fastest is taken, by `cost.simulate`, and of about equal ones that with the fewest starts.
 """
 
 from __future__ import annotations
@@ -23,20 +23,29 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
-from ..cost import RESIDENT, Hardware, memory_profile, simulate
+from ..cost import RESIDENT, Hardware, memory_profile
 from ..cost.comm import full_bucket
+from ..cost.overlap import state_made
+from ..cost.profile import program_memory
 from ..cost.program import instr_costs
-from ..cost.schedule import links_of, start_time
+from ..cost.schedule import links_of, makespan, start_time
 from ..ir.graph import Graph
-from ..ir.order import BUCKETED, RUN, START, WAIT, bucket_key, check_order
-from ..ir.program import Event, Instr, Program
+from ..ir.order import BUCKETED, bucket_key, check_order
+from ..ir.program import RUN, START, WAIT, Event, Instr, Program
 from ..rules.registry import find
 
 AHEAD = 2
 """Buckets that may be under way or waiting before the one that is needed: what FSDP2 prefetches."""
-_TRIED = ((1, AHEAD), (4, AHEAD), (16, AHEAD), (16, 1), (0, 1))
+EARLY = 8
+"""Ops that prepare weights for their gathers may run so many of them ahead: about a layer's."""
+_TRIED = ((1, AHEAD), (4, AHEAD), (16, AHEAD), (32, AHEAD), (0, 1))
 """Shares of a full bucket, and how far ahead: large buckets save starts, small ones leave less at both ends."""
+_EQUAL = 3
+"""Orders whose times differ by no more than so many thousandths are taken to be equal."""
+_HALVED = 8
+"""How often buckets that take too much memory are halved, at most."""
 _REDUCING = ("all_reduce", "reduce_scatter")
 _HOLDING = ("reduce_scatter",)  # their backend keeps what is sent, which is more than what they bring
 
@@ -55,20 +64,29 @@ def ordered(
         return plain
     if times is None:
         times = instr_costs(program, hardware, graph)
-    issue = hardware.roofline("memory").launch_ps
-    in_turn = simulate(plain, hardware, times=times).total
-    best, least = plain, in_turn + issue * len(program.collectives)
+
+    def time_of(candidate: Program) -> int:
+        return makespan(candidate, hardware, times)
+
+    best, least = plain, time_of(plain)
     for late_parts in (True, False):
-        windows, fits = _Windows(plain, hardware, times, late_parts), True
-        for share, ahead in _TRIED:
-            candidate = replace(plain, order=tuple(windows.order(share, ahead)))
-            time = simulate(candidate, hardware, times=times).total
-            # The one who computes issues each start: what hides equally well goes out in few of them.
-            issued = time + issue * sum(event.kind == START for event in candidate.order)
-            if time < in_turn and issued < least:
-                fits = limit is None or memory_profile(candidate, RESIDENT).peak <= limit
-                best, least = (candidate, issued) if fits else (best, least)
-        if fits:
+        windows = _Windows(plain, hardware, times, late_parts)
+        orders = [(replace(plain, order=tuple(windows.order(*how))), how) for how in _TRIED]
+        tried = [(time_of(order), sum(e.kind == START for e in order.order), order, how) for order, how in orders]
+        # The one who computes issues each start: what hides about equally well goes out in few of them.
+        equal = min(time for time, *_ in tried) * (1000 + _EQUAL) // 1000
+        tried.sort(key=lambda one: (max(one[0], equal), one[1], one[0]))
+        done = tried[0][0] >= least
+        for place, (time, _, order, how) in enumerate(tried):
+            if time >= least:
+                break
+            if limit is None or program_memory(order, RESIDENT) <= limit:
+                best, least, done = order, time, place == 0
+                break
+            smaller = windows.fitting(*how, limit) if place == 0 else None
+            if smaller is not None and (time := time_of(smaller)) < least:
+                best, least = smaller, time
+        if done:
             break  # else what is kept whole until a part of it is needed may be what takes too much
     return check_order(best)
 
@@ -115,6 +133,11 @@ class _Windows:
                 self.deadline[n] = self.count
         self.clock = self._clock(times, place)
         self._caps: dict[tuple[str, ...], int] = {}
+        self.runs = [
+            None if program.instrs[n].is_collective else (program.instrs[n].inputs, Event(RUN, (n,)))
+            for n in self.sequence
+        ]
+        """Of local instructions, by their place, what they read and their event, which is the same in every order."""
 
     def _clock(self, times: Sequence[int], place: Mapping[int, int]) -> list[int]:
         """When each place is reached, if only collectives that cannot move are waited for."""
@@ -133,17 +156,35 @@ class _Windows:
             found = self._caps[key] = full_bucket(instr.op, instr.axes, self.hardware)
         return found
 
+    def fitting(self, share: int, ahead: int, limit: int) -> Program | None:
+        """An order within a limit of bytes: buckets that are under way at the peak are halved until it is met."""
+        parts: dict[int, int] = {}
+        for _ in range(_HALVED):
+            program = replace(self.program, order=tuple(self.order(share, ahead, parts)))
+            profile = memory_profile(program, RESIDENT)
+            if profile.peak <= limit:
+                return program
+            at = profile.live.step
+            ends = {event.members: i for i, event in enumerate(program.order) if event.kind == WAIT}
+            begun = [event.members for event in program.order[: at + 1] if event.kind == START]
+            around = [members for members in begun if len(members) > 1 and at <= ends[members]]
+            for n in [n for members in around or [m for m in begun if len(m) > 1][-1:] for n in members]:
+                parts[n] = 2 * parts.get(n, 1)
+            if not parts:
+                return None
+        return None
+
     # -- buckets ----------------------------------------------------------------------------------------
 
-    def buckets(self, share: int) -> list[_Bucket]:
-        """All collectives; ``share``: buckets of this part of the usual size, 0: none."""
+    def buckets(self, share: int, parts: Mapping[int, int]) -> list[_Bucket]:
+        """All collectives; ``share``: buckets of this part of the usual size, 0: none; ``parts``: of that, for some."""
         reducing = [n for n in self.ready if self.program.instrs[n].op in _REDUCING]
         others = [n for n in self.ready if self.program.instrs[n].op not in _REDUCING]
         reducing.sort(key=lambda n: (self.ready[n], n))
         others.sort(key=lambda n: (self.deadline[n], self.ready[n], n))
-        return [*self._joined(reducing, share), *self._joined(others, share)]
+        return [*self._joined(reducing, share, parts), *self._joined(others, share, parts)]
 
-    def _joined(self, numbers: Iterable[int], share: int) -> Iterator[_Bucket]:
+    def _joined(self, numbers: Iterable[int], share: int, parts: Mapping[int, int]) -> Iterator[_Bucket]:
         open_: dict[tuple[str, ...], _Bucket] = {}
         for n in numbers:
             instr, ready, deadline = self.program.instrs[n], self.ready[n], self.deadline[n]
@@ -156,7 +197,7 @@ class _Windows:
                 and instr.node is None  # what an op exchanges inside, it waits for
                 and ready < bucket.deadline
                 and bucket.ready < deadline
-                and bucket.bytes + instr.bytes <= self.cap(key, n) // share
+                and bucket.bytes + instr.bytes <= self.cap(key, n) // (share * parts.get(n, 1))
             )
             if fits and bucket is not None:
                 bucket.add(n, ready, deadline, instr.bytes)
@@ -168,8 +209,8 @@ class _Windows:
 
     # -- when they start --------------------------------------------------------------------------------
 
-    def order(self, share: int, ahead: int) -> Iterator[Event]:
-        buckets = self.buckets(share)
+    def order(self, share: int, ahead: int, parts: Mapping[int, int] = MappingProxyType({})) -> list[Event]:
+        buckets = self.buckets(share, parts)
         for bucket in buckets:
             bucket.members.sort()
             bucket.at = bucket.ready + 1
@@ -191,8 +232,8 @@ class _Windows:
             at = bisect_right(self.clock, begin, 0, self.count) - 1
             bucket.at = min(max(bucket.at, earliest, at), bucket.deadline)
 
-    def _events(self, buckets: Sequence[_Bucket]) -> Iterator[Event]:
-        program = self.program
+    def _events(self, buckets: Sequence[_Bucket]) -> list[Event]:
+        program, found = self.program, list[Event]()
         starts: list[list[_Bucket]] = [[] for _ in range(self.count + 1)]
         for bucket in buckets:
             starts[bucket.at].append(bucket)
@@ -201,30 +242,32 @@ class _Windows:
         holding: deque[Event] = deque()
         """What keeps more than it brings."""
 
-        def waits(values: Iterable[int]) -> Iterator[Event]:
+        def wait_for(values: Iterable[int]) -> None:
             for value in values:
                 event = under_way.get(value)
                 if event is not None:
                     for n in event.members:
                         for made in program.instrs[n].results:
                             del under_way[made]
-                    yield Event(WAIT, event.members)
+                    found.append(Event(WAIT, event.members))
 
-        for at in range(self.count + 1):
+        for at, run in enumerate([*self.runs, None]):
             for bucket in sorted(starts[at], key=lambda bucket: (bucket.deadline, bucket.members)):
                 event = Event(START, tuple(bucket.members))
                 for member in bucket.members:
-                    yield from waits(program.instrs[member].inputs)
-                yield event
+                    wait_for(program.instrs[member].inputs)
+                found.append(event)
                 under_way.update({made: event for m in bucket.members for made in program.instrs[m].results})
                 if program.instrs[bucket.members[0]].op in _HOLDING:
                     holding.append(event)
                 if len(holding) > AHEAD:
-                    yield from waits(program.instrs[holding.popleft().members[0]].results)
-            if at < self.count and not program.instrs[self.sequence[at]].is_collective:
-                yield from waits(program.instrs[self.sequence[at]].inputs)
-                yield Event(RUN, (self.sequence[at],))
-        yield from waits(list(under_way))
+                    wait_for(program.instrs[holding.popleft().members[0]].results)
+            if run is not None:
+                if not under_way.keys().isdisjoint(run[0]):
+                    wait_for(run[0])
+                found.append(run[1])
+        wait_for(list(under_way))
+        return found
 
 
 def _sequence(program: Program, late_parts: bool = True) -> list[int]:
@@ -234,47 +277,68 @@ def _sequence(program: Program, late_parts: bool = True) -> list[int]:
     instructions those run first that wait for no collective, then those that wait for one, and so on; what is computed
     from a gradient before it is reduced comes right after the gradient.  So do, everywhere, views of what is sent.
     Views of what was received come right before who reads them, so that nobody waits for them earlier; so do parts of
-    it, with ``late_parts``.
+    it, with ``late_parts``.  What is computed of state alone and then sent, such as a weight's shard in another type,
+    comes `EARLY` such ops before its turn: else its gather could not begin before the op that waits for it.
     """
     count, start = len(program.instrs), _last_shared(program) + 1
     maker = {value: n for n, instr in enumerate(program.instrs) for value in instr.results}
+    made_by = [[maker[value] for value in instr.inputs if value in maker] for instr in program.instrs]
+    sends, views = [instr.is_collective for instr in program.instrs], [_is_view(instr) for instr in program.instrs]
     feeds: set[int] = set()
     for n in range(count - 1, -1, -1):
-        instr = program.instrs[n]
-        if instr.is_collective or n in feeds:
-            made_by = (maker[value] for value in instr.inputs if value in maker)
-            feeds.update(made for made in made_by if made >= start or _is_view(program.instrs[made]))
+        if sends[n] or n in feeds:
+            feeds.update(made for made in made_by[n] if made >= start or views[made])
+    early = _early(program, start)
     rows: list[tuple[int, int, int]] = []
     """For each instruction the one that it comes after, and the collectives that it waits for."""
     levels = [0] * count
-    for n, instr in enumerate(program.instrs):
-        makers = [maker[value] for value in instr.inputs if value in maker]
-        level = max(
-            (levels[made] + (made >= start and program.instrs[made].is_collective) for made in makers), default=0
-        )
+    for n, makers in enumerate(made_by):
+        level = max([levels[made] + (made >= start and sends[made]) for made in makers], default=0)
         levels[n] = level
-        waits = instr.is_collective or any(program.instrs[made].is_collective for made in makers)
-        if n in feeds and not waits and (_is_view(instr) or (makers and not level)):
+        waits = sends[n] or any(sends[made] for made in makers)
+        if n in feeds and n not in early and not waits and (views[n] or (makers and not level)):
             after, rank = max((rows[made][:2] for made in makers), default=(-1, 0))
             rows.append((after, rank, n))
+        elif n in early:
+            rows.append(max([(early[n], -1, n), *((*rows[made][:2], n) for made in makers)]))
         elif n < start:
             rows.append((n, 0, n))
         else:
             rows.append((count, level, n))
+    free = [views[n] or _is_free(instr) for n, instr in enumerate(program.instrs)]
     first: list[int] = [count] * count
     """The first reader of what each instruction makes; those that move with their reader count as that."""
     for n in range(count - 1, -1, -1):
-        instr = program.instrs[n]
-        makers = [maker[value] for value in instr.inputs if value in maker]
-        received = any(program.instrs[made].is_collective or _is_free(program.instrs[made]) for made in makers)
-        free = _is_view(instr) or (late_parts and _is_free(instr))
-        moves = received and first[n] < count and free and rows[n][0] in (n, count)
-        if moves and rows[first[n]] > rows[n]:
+        moves = first[n] < count and (free[n] if late_parts else views[n]) and rows[n][0] in (n, count)
+        if moves and rows[first[n]] > rows[n] and any(sends[made] or free[made] for made in made_by[n]):
             rows[n] = (*rows[first[n]][:2], n)
-        for made in makers:
+        for made in made_by[n]:
             if first[made] == count or rows[n] < rows[first[made]]:
                 first[made] = n
     return sorted(range(count), key=rows.__getitem__)
+
+
+def _early(program: Program, end: int) -> dict[int, int]:
+    """Ops before the ``end`` that make of state alone what a collective sends, views before them included, and the
+    place that each is brought to: that of the op which comes `EARLY` such ops before; -1: the start."""
+    steps = [(x.node, () if x.is_collective else x.inputs, x.results) for x in program.instrs[:end]]
+    made = state_made(steps, {program.inputs[i] for i, _ in program.updates})
+    sent: set[int] = set()
+    chains: list[int] = []
+    for n in range(len(program.instrs) - 1, -1, -1):
+        instr = program.instrs[n]
+        if instr.is_collective:
+            sent.update(instr.inputs)
+        elif n in made and not sent.isdisjoint(instr.results):
+            sent.update(instr.inputs)
+            chains.append(n)
+    timed = sorted(n for n in chains if not _is_free(program.instrs[n]))
+    found = {}
+    for n in chains:
+        at = bisect_right(timed, n - 1)  # with the first op that may read it
+        if at < len(timed):
+            found[n] = timed[at - EARLY] if at >= EARLY else -1
+    return found
 
 
 def _is_free(instr: Instr) -> bool:

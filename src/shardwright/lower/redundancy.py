@@ -38,13 +38,17 @@ def without_repeats(program: Program, again: Collection[int] = (), limit: int | 
     """
     if not any(map(_is_step, program.instrs)):
         return program
-    made, most = program, max(program_memory(program, RESIDENT), limit or 0)
+    made, most = program, 0
     while True:
         # First what can be shared: a gather that somebody reads whole serves those who keep a part, too.
         repeats = list(_repeats(made, again))
+        direct = _Direct(made).program
+        if not repeats and direct is made:
+            break
+        most = most or max(program_memory(program, RESIDENT), limit or 0)
         less = _merged(made, _that_fit(made, repeats, most)) if repeats else made
         if less is made:
-            less = _Direct(made).program
+            less = direct
         if less is made or program_memory(less, RESIDENT) > most:
             break
         made = less
@@ -67,7 +71,8 @@ def _that_fit(program: Program, repeats: list[Repeat], most: int) -> list[Repeat
 def _told(before: Program, after: Program) -> str:
     """What was saved, in words."""
     fewer, saved = len(before.collectives) - len(after.collectives), before.bytes - after.bytes
-    return f"redundancy: {fewer} collectives fewer, {amount_text(saved)} a device less"
+    count = f"{fewer} collectives fewer" if fewer >= 0 else f"{-fewer} collectives more"
+    return f"redundancy: {count}, {amount_text(saved)} a device less"
 
 
 # -- what was made before ---------------------------------------------------------------------------------

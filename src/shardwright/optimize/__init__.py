@@ -1,4 +1,4 @@
-"""The planner's numeric core: one strategy per node, pairwise costs, bytes that must fit at every moment.
+"""The planner's numeric core: one strategy per node, pairwise costs, bytes that must fit at every step.
 
 It knows nothing of graphs, meshes or ops: whoever has such a problem (the planner, a contest file) builds a
 `NumericProblem` and calls `solve`, which returns a choice, its exact cost and a proven lower bound.  Costs are whole

@@ -1,8 +1,8 @@
-"""Message passing on problems with equal parts: variables come in lots, and so do edges with one table.
+"""Message passing on problems with equal parts: variables come in batches, and so do edges with one table.
 
-The same as `messages` (TRW-S) where the variables of a lot follow each other in the order of visits.  Those of a lot
-have equally many strategies and no edges among them, so a lot is visited as one: a stack of equal layers takes hardly
-longer than a layer.
+The same as `messages` (TRW-S) where the variables of a batch follow each other in the order of visits.  Those of a
+batch have equally many strategies and no edges among them, so a batch is visited as one: a stack of equal layers takes
+hardly longer than a layer.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ import numpy as np
 
 from .problem import Floats, Ints
 
+BLOCK = 1 << 14
+"""Tables with more entries are looked at member by member: what is made of one then stays in a core's cache."""
 _add, _least = np.add.reduce, np.minimum.reduce
 
 
 @dataclass(eq=False)
 class Link:
-    """Edges with one table between members of two lots; each member has at most one of them, or the lot is one."""
+    """Edges with one table between members of two batches; each member has at most one of them, or the batch is one."""
 
     first: int
     second: int
-    """The lots, in the order of visits."""
+    """The batches, in the order of visits."""
     mine: Ints
     theirs: Ints
     """Which members, edge by edge."""
@@ -32,24 +34,24 @@ class Link:
 
 @dataclass(eq=False)
 class _Side:
-    """A link as seen from one of its lots."""
+    """A link as seen from one of its batches."""
 
     link: int
     rows: Ints | slice
-    """Members of this lot, edge by edge."""
+    """Members of this batch, edge by edge."""
     other: int
     other_rows: Ints
     table: Floats
     """(strategies there, strategies here)"""
     inbox: Floats
     outbox: Floats
-    """Messages over these edges, to this lot and to the other one."""
+    """Messages over these edges, to this batch and to the other one."""
     alone: bool
-    """Whether this lot has one member, and perhaps many of these edges."""
+    """Whether this batch has one member, and perhaps many of these edges."""
 
 
 @dataclass(eq=False)
-class _Lot:
+class _Batch:
     unary: Floats
     ahead: list[_Side] = field(default_factory=list)
     behind: list[_Side] = field(default_factory=list)
@@ -68,19 +70,19 @@ class _Lot:
         return found
 
 
-class Lots:
+class Batches:
     """The state of message passing."""
 
     def __init__(self, costs: Sequence[Ints], links: Sequence[Link]) -> None:
-        """``costs`` of each lot: a row for each member."""
-        self.lots = [_Lot(rows.astype(np.float64)) for rows in costs]
+        """``costs`` of each batch: a row for each member."""
+        self.batches = [_Batch(rows.astype(np.float64)) for rows in costs]
         self.costs, self.links = costs, links
         self.nudged = False
         self.boxes: list[tuple[Floats, Floats]] = []
-        """Messages over each link's edges, to its first and to its second lot."""
-        counts = tuple([np.zeros(len(lot.unary)) for lot in self.lots] for _ in range(2))
+        """Messages over each link's edges, to its first and to its second batch."""
+        counts = tuple([np.zeros(len(batch.unary)) for batch in self.batches] for _ in range(2))
         for number, link in enumerate(links):
-            a, b = self.lots[link.first], self.lots[link.second]
+            a, b = self.batches[link.first], self.batches[link.second]
             count = len(link.mine)
             to_first, to_second = np.zeros((count, a.unary.shape[1])), np.zeros((count, b.unary.shape[1]))
             self.boxes.append((to_first, to_second))
@@ -96,64 +98,64 @@ class Lots:
             b.behind.append(
                 _Side(number, _slice(link.theirs), link.first, link.mine, table, to_second, to_first, len(b.unary) == 1)
             )
-        for lot, ahead, behind in zip(self.lots, *counts):
-            lot.sides = [*lot.ahead, *lot.behind]
-            lot.share = (1.0 / np.maximum(1.0, np.maximum(ahead, behind)))[:, None]
+        for batch, ahead, behind in zip(self.batches, *counts):
+            batch.sides = [*batch.ahead, *batch.behind]
+            batch.share = (1.0 / np.maximum(1.0, np.maximum(ahead, behind)))[:, None]
 
     def nudge(self, by: float) -> None:
         """Prefer strategies that come first, by this much from the first to the last; 0: no more."""
         self.nudged = by > 0
-        for lot, rows in zip(self.lots, self.costs):
+        for batch, rows in zip(self.batches, self.costs):
             size = rows.shape[1]
-            lot.unary = rows + by * np.arange(size) / max(1, size - 1)
+            batch.unary = rows + by * np.arange(size) / max(1, size - 1)
 
     def sweep(self) -> float:
         """Forward and back once; returns the bound."""
-        for lot in self.lots:
-            self._send(lot, lot.ahead)
-        return sum(self._send(lot, lot.behind) for lot in reversed(self.lots))
+        for batch in self.batches:
+            self._send(batch, batch.ahead)
+        return sum(self._send(batch, batch.behind) for batch in reversed(self.batches))
 
     def slack(self) -> tuple[list[Floats], float]:
-        """For every lot and strategy: by how much a choice in which a member takes it exceeds the bound, at least.
+        """For every batch and strategy: by how much a choice in which a member takes it exceeds the bound, at least.
 
-        Sweeps once more: where a lot is visited, what is beyond the least there is beyond the bound.
+        Sweeps once more: where a batch is visited, what is beyond the least there is beyond the bound.
         """
         found = []
-        for lot in self.lots:
-            sums = lot.sums()
+        for batch in self.batches:
+            sums = batch.sums()
             found.append(_least(sums - _least(sums, 1)[:, None], 0))
-            self._send(lot, lot.ahead)
-        return found, sum(self._send(lot, lot.behind) for lot in reversed(self.lots))
+            self._send(batch, batch.ahead)
+        return found, sum(self._send(batch, batch.behind) for batch in reversed(self.batches))
 
-    def _send(self, lot: _Lot, sides: Sequence[_Side]) -> float:
+    def _send(self, batch: _Batch, sides: Sequence[_Side]) -> float:
         # The ufuncs' own reductions: this runs some ten thousand times a second, on small arrays.
-        sums = lot.sums()
+        sums = batch.sums()
         least = _least(sums, 1)
         total = float(_add(least))
         if not sides:
             return total
         sums -= least[:, None]
-        sums *= lot.share
+        sums *= batch.share
         for side in sides:
             mine = sums if side.alone else sums[side.rows]
             rest = mine - side.inbox
-            found = _least(side.table + rest[:, None, :], 2)
+            found = _passed_on(side.table, rest)
             low = _least(found, 1)
             np.subtract(found, low[:, None], out=side.outbox)
             total += float(_add(low))
         return total
 
     def round(self) -> list[Ints]:
-        """A choice for every member: what is best given the lots behind and the messages from ahead."""
+        """A choice for every member: what is best given the batches behind and the messages from ahead."""
         picks: list[Ints] = []
-        for lot in self.lots:
-            sums = lot.unary.copy()
-            for side in lot.ahead:
+        for batch in self.batches:
+            sums = batch.unary.copy()
+            for side in batch.ahead:
                 if side.alone:
                     sums[0] += _add(side.inbox, 0)
                 else:
                     sums[side.rows] += side.inbox
-            for side in lot.behind:
+            for side in batch.behind:
                 found = side.table[picks[side.other][side.other_rows]]
                 if side.alone:
                     sums[0] += found.sum(0)
@@ -170,6 +172,24 @@ class Lots:
         for link in self.links:
             total += int(link.table[picks[link.first][link.mine], picks[link.second][link.theirs]].sum())
         return total
+
+
+def _passed_on(table: Floats, rest: Floats) -> Floats:
+    """For each member and strategy there the least of what a strategy here costs, in ``rest``, and the table's entry.
+
+    Layers in the middle of a stack mostly say the same, to the bit: neighbours that do are looked at once.
+    """
+    members, size = len(rest), table.size
+    if members * size <= BLOCK:
+        found: Floats = _least(table + rest[:, None, :], 2)
+        return found
+    first = np.flatnonzero(np.append(True, (rest[1:] != rest[:-1]).any(1)))
+    found = np.empty((first.size, len(table)))
+    sums = np.empty(table.shape)
+    for row, at in enumerate(first.tolist()):
+        np.add(table, rest[at], out=sums)
+        _least(sums, 1, out=found[row])
+    return found if first.size == members else np.repeat(found, np.diff(first, append=members), 0)
 
 
 def _slice(rows: Ints) -> Ints | slice:

@@ -5,7 +5,7 @@ arrays it was done on, and gives the one array again.  So a stack of layers cost
 has to find out where a layer begins.
 
 - A variable with one neighbour, or with two if the table between them stays small, is eliminated.
-- A strategy goes if another one is never dearer, whatever the neighbours do.
+- A strategy goes if another one is never more expensive, whatever the neighbours do.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
+from math import inf
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -29,6 +32,18 @@ FEW = 12
 """So few strategies are compared pair by pair right away."""
 SAMPLED = 8
 """So many columns of a table are looked at first."""
+BLOCK = 1 << 15
+"""So many entries of a table are compared at once: they fit into a core's cache."""
+
+
+class OutOfTime(Exception):
+    """Time was up before there was anything to go on with."""
+
+
+def in_time(until: float) -> None:
+    """Raise `OutOfTime` after that."""
+    if monotonic() > until:
+        raise OutOfTime
 
 
 class _Once:
@@ -40,7 +55,8 @@ class _Once:
 
     def array(self, found: Ints) -> Ints:
         """The one array for all equal ones."""
-        same: Ints = self.known.setdefault(("is", found.shape, found.tobytes()), found)
+        digest = blake2b(np.ascontiguousarray(found).data, digest_size=16).digest()
+        same: Ints = self.known.setdefault(("is", found.shape, digest), found)
         return same
 
     def turned(self, table: Ints) -> Ints:
@@ -93,7 +109,7 @@ class _Once:
     def useful(self, cost: Ints, tables: Sequence[Ints], each: bool) -> Ints | None:
         """The strategies that no other one beats; None if those are all.
 
-        ``each`` asks for one that is never dearer in any table, however often the table counts.
+        ``each`` asks for one that is never more expensive in any table, however often the table counts.
         """
         if each:
             tables = list({id(table): table for table in tables}.values())
@@ -109,16 +125,9 @@ class _Once:
         few = cost.size <= FEW
         may = ~np.eye(cost.size, dtype=np.bool_) if few else _may_beat(cost, tables, each)
         first, second = np.nonzero(may)
-        for step in (0,) if few else (SAMPLED, 0):
-            saved = cost[first] - cost[second]
-            for table in tables:
-                some = table[:, :: max(1, table.shape[1] // step)] if step else table
-                least = (some[first] - some[second]).min(1)
-                saved = np.minimum(saved, least) if each else saved + least
-            left = saved >= 0
-            first, second = first[left], second[left]
-            if not first.size:
-                return None
+        first, second = _beating(cost, tables, each, first, second, 0 if few else SAMPLED)
+        if not first.size:
+            return None
         beats = np.zeros(may.shape, np.bool_)
         beats[first, second] = True
         order = np.arange(cost.size)
@@ -137,7 +146,7 @@ class _Once:
 
 
 def _may_beat(cost: Ints, tables: Sequence[Ints], each: bool) -> Mask:
-    """Of pairs of strategies whether the second is no dearer where, in each table, the first is nearest to the best."""
+    """Of pairs of strategies: does the second cost no more where, in each table, the first is nearest to the best?"""
     total = np.broadcast_to(cost, (cost.size, cost.size))
     may = total <= cost[:, None] if each else np.ones(total.shape, np.bool_)
     for table in tables:
@@ -151,6 +160,46 @@ def _may_beat(cost: Ints, tables: Sequence[Ints], each: bool) -> Mask:
         may = total <= np.diagonal(total)[:, None]
     np.fill_diagonal(may, False)
     return may
+
+
+def _beating(
+    cost: Ints, tables: Sequence[Ints], each: bool, first: Ints, second: Ints, sampled: int
+) -> tuple[Ints, Ints]:
+    """Of pairs of strategies those of which the second is no more expensive than the first, whatever the neighbours do.
+
+    What a few columns of each table say is never less than what all of them do: pairs go as soon as that is too little.
+    """
+    saved = cost[first] - cost[second]
+    if each:
+        left = saved >= 0
+        first, second = first[left], second[left]
+        for table in sorted(tables, key=lambda table: table.shape[1]):
+            left = _least_saved(table, first, second) >= 0
+            first, second = first[left], second[left]
+        return first, second
+    hints: list[Ints] = []
+    for table in tables if sampled else ():
+        hints.append(_least_saved(table[:, :: max(1, table.shape[1] // sampled)], first, second))
+        saved = saved + hints[-1]
+    for i, table in enumerate(tables):
+        if sampled:
+            left = saved >= 0
+            first, second, saved = first[left], second[left], saved[left]
+            hints = [hint[left] for hint in hints]
+            saved -= hints[i]
+        saved = saved + _least_saved(table, first, second)
+    left = saved >= 0
+    return first[left], second[left]
+
+
+def _least_saved(table: Ints, first: Ints, second: Ints) -> Ints:
+    """By how much at least the second row of each pair is below the first."""
+    at_once = max(1, BLOCK // max(1, table.shape[1]))
+    found = np.empty(first.size, np.int64)
+    for start in range(0, first.size, at_once):
+        some = slice(start, start + at_once)
+        (table[first[some]] - table[second[some]]).min(1, out=found[some])
+    return found
 
 
 Step = tuple[Any, ...]
@@ -192,6 +241,7 @@ def compact(
     kept: Collection[int] = (),
     layer: Sequence[int] | None = None,
     order: Sequence[int] | None = None,
+    until: float = inf,
 ) -> Compact:
     """Arrays given more than once should be the same object; none is changed.
 
@@ -202,7 +252,7 @@ def compact(
     ``kept`` are not eliminated unless they have nothing to choose, and lose no strategies if they are of a layer; if
     not, only such as are never needed however many layers there are.
     """
-    work = _Compaction(costs, edges, frozenset(kept), layer)
+    work = _Compaction(costs, edges, frozenset(kept), layer, until)
     for _ in range(ROUNDS):
         work.eliminate()
         if not work.prune():
@@ -217,8 +267,9 @@ class _Compaction:
         edges: Sequence[tuple[int, int, Ints]],
         held: frozenset[int],
         layer: Sequence[int] | None,
+        until: float,
     ) -> None:
-        self.held, self.layer = held, layer
+        self.held, self.layer, self.until = held, layer, until
         self.once = _Once()
         self.cost = [self.once.array(row) for row in costs]
         self.tables: list[dict[int, Ints]] = [{} for _ in costs]
@@ -227,6 +278,7 @@ class _Compaction:
         self.offset = 0
         self.offsets: dict[int, int] = {}
         for i, j, table in edges:
+            in_time(until)
             if i == j:
                 self.cost[i] = self.once.array(self.cost[i] + np.diagonal(table))
             else:
@@ -243,6 +295,7 @@ class _Compaction:
         queue = deque(at for at in range(len(self.cost)) if not self.gone[at])
         waiting = set(queue)
         while queue:
+            in_time(self.until)
             at = queue.popleft()
             waiting.discard(at)
             if self.gone[at]:
@@ -319,6 +372,7 @@ class _Compaction:
         """Drop strategies that are never needed; whether there were any."""
         found = False
         for at in range(len(self.cost)):
+            in_time(self.until)
             if self.gone[at] or self.cost[at].size == 1:
                 continue
             held = at in self.held

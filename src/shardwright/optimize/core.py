@@ -14,7 +14,7 @@ from time import monotonic
 
 import numpy as np
 
-from .batches import Link, Lots
+from .batches import Batches, Link
 from .bucket import eliminate
 from .narrow import narrow
 from .problem import Ints, NumericProblem
@@ -30,10 +30,16 @@ NUDGED = 48
 """So many sweeps are then made with a preference."""
 SLOW = 2e-6
 """Where a sweep raises the bound by no more than this part of it, it hardly rises any more."""
+ROUGH = 50
+"""A rough choice will do if it rises by no more than so many times that."""
 ROOM = 1e-4
 """As a part of the bound: how far beyond it choices are looked for then, at first."""
 BLUR = 4.0
 """What rounding in sums of floats may amount to, in the problem's unit."""
+ROUGH_ROOM = 1e-3
+"""The same for a rough choice, at last."""
+ROUGH_SWEEPS = 60
+"""A rough choice has to settle within so many."""
 NEGLIGIBLE = 1e-8
 """Where the bound hardly rises any more, a choice this close to it is as good as the best."""
 CLOSE = 1e-4
@@ -59,10 +65,13 @@ class Swept:
     bound: float
     late: bool = False
 
+    near: float = 0.0
+    """They meet if they are no further apart than this part of the bound."""
+
     @property
     def settled(self) -> bool:
         """Whether the two meet."""
-        return self.cost - self.bound <= blur(self.bound)
+        return self.cost - self.bound <= max(blur(self.bound), self.near * abs(self.bound))
 
     @property
     def lower_bound(self) -> int:
@@ -74,71 +83,73 @@ def blur(bound: float) -> float:
     return BLUR + 2e-13 * abs(bound)
 
 
-def sweep(lots: Lots, until: float = inf, rough: bool = False, narrowed: bool = True) -> Swept:
+def sweep(batches: Batches, until: float = inf, rough: bool = False, narrowed: bool = True) -> Swept:
     """Sweep until bound and choice meet, or nothing more comes of it, or time is up.
 
     Once the bound hardly rises, only strategies are looked at whose slack is within some room above it.  The best
     choice of those is the best of all if it is within the room: every other one is beyond.  If a ``rough`` choice will
-    do, that is looked for sooner; if the bound will, not at all (``narrowed``).
+    do, one that is `CLOSE` is enough, and they are looked at sooner; if the bound will, not at all (``narrowed``).
     """
-    found = Swept([], 1 << 62, -inf)
-    turns, enough, room, slow = 0, 2, ROOM * (10 if rough else 1), SLOW * (50 if rough else 1)
+    found = Swept([], 1 << 62, -inf, near=CLOSE if rough else 0.0)
+    turns, enough, room, slow = 0, 2, ROOM, SLOW * (ROUGH if rough else 1)
     while True:
         rise = inf
         while turns < enough or (turns < SWEEPS and rise > slow * abs(found.bound)):
             turns += 1
-            bound = lots.sweep()
+            bound = batches.sweep()
             rise, found.bound = bound - found.bound, max(found.bound, bound)
             found.late = monotonic() > until
             if turns % ROUND == 2 or found.late:
-                _round(lots, found)
+                _round(batches, found)
             if found.settled or found.late:
                 return found
-        if not narrowed:
-            _round(lots, found)
-            return found
-        slack, bound = lots.slack()
+        if rough or not narrowed:
+            _round(batches, found)
+            if found.settled or not narrowed:
+                return found
+        slack, bound = batches.slack()
         found.bound = max(found.bound, bound)
         beyond = found.bound + room * abs(found.bound)
-        few = narrow(lots, slack, beyond - found.bound)
-        inner = _settle(few.lots, until)
+        few = narrow(batches, slack, beyond - found.bound)
+        inner = _settle(few.batches, until, found.near)
         if inner.cost + few.offset < found.cost:
             found.picks, found.cost = few.wide(inner.picks), inner.cost + few.offset
         found.late = inner.late
-        if found.cost <= beyond or found.late or turns >= SWEEPS or room >= 1.0:
+        if found.cost <= beyond or found.late or turns >= SWEEPS or room >= (ROUGH_ROOM if rough else 1.0):
             found.bound = max(found.bound, min(inner.bound + few.offset, beyond))
             return found
-        enough, room = min(SWEEPS, turns + ROUND), 4 * room
+        enough, room = min(SWEEPS, turns + ROUND), ROUGH_ROOM if rough else 4 * room
 
 
-def warm(lots: Lots, until: float = inf) -> None:
+def warm(batches: Batches, until: float = inf, rough: bool = False) -> None:
     """Sweep until the bound hardly rises: for messages that others start from."""
-    before, bound = -inf, lots.sweep()
+    slow = SLOW * (ROUGH if rough else 1)
+    before, bound = -inf, batches.sweep()
     for _ in range(SWEEPS):
-        if bound - before <= SLOW * abs(bound) or monotonic() > until:
+        if bound - before <= slow * abs(bound) or monotonic() > until:
             break
-        before, bound = bound, lots.sweep()
+        before, bound = bound, batches.sweep()
 
 
-def _round(lots: Lots, found: Swept) -> None:
-    picks = lots.round()
-    cost = lots.evaluate(picks)
+def _round(batches: Batches, found: Swept) -> None:
+    picks = batches.round()
+    cost = batches.evaluate(picks)
     if cost < found.cost:
         found.picks, found.cost = picks, cost
 
 
-def _settle(lots: Lots, until: float) -> Swept:
+def _settle(batches: Batches, until: float, near: float) -> Swept:
     """Sweep until bound and choice meet; where the bound stands still before they do, with a preference for a while."""
-    found = Swept([], 1 << 62, -inf)
+    found = Swept([], 1 << 62, -inf, near=near)
     since = nudged = 0
-    for turn in range(1, SWEEPS + 1):
-        bound = lots.sweep()
+    for turn in range(1, 1 + (ROUGH_SWEEPS if near else SWEEPS)):
+        bound = batches.sweep()
         found.late = monotonic() > until
         if not nudged:
             since = 0 if bound > found.bound + max(2.0, 1e-7 * abs(found.bound)) else since + 1
             found.bound = max(found.bound, bound)
         if turn % ROUND == 2 or since == STILL or found.late:
-            _round(lots, found)
+            _round(batches, found)
         if found.settled or found.late:
             break
         if since >= STILL // 2 and found.cost - found.bound <= NEGLIGIBLE * abs(found.bound):
@@ -149,21 +160,21 @@ def _settle(lots: Lots, until: float) -> Swept:
                 break
         elif since >= STILL:
             nudged = NUDGED
-            lots.nudge(1e-9 * max(1.0, abs(found.bound)))
-    if nudged or lots.nudged:
-        lots.nudge(0.0)
+            batches.nudge(1e-9 * max(1.0, abs(found.bound)))
+    if nudged or batches.nudged:
+        batches.nudge(0.0)
         for _ in range(STILL):
             if found.settled or monotonic() > until:
                 break
-            found.bound = max(found.bound, lots.sweep())
+            found.bound = max(found.bound, batches.sweep())
     return found
 
 
-def lots_of(problem: NumericProblem) -> Lots:
+def batches_of(problem: NumericProblem) -> Batches:
     """Every variable for itself."""
     costs = [row[None] for row in problem.costs]
     zero = np.zeros(1, np.int64)
-    return Lots(costs, [Link(edge.first, edge.second, zero, zero, edge.table) for edge in problem.edges])
+    return Batches(costs, [Link(edge.first, edge.second, zero, zero, edge.table) for edge in problem.edges])
 
 
 def solve_core(
@@ -186,7 +197,7 @@ def solve_core(
             return Core(exact, problem.evaluate(exact).cost, "elimination", False)
     start: list[int] | None = None
     if accepts.message_passing:
-        swept = sweep(lots_of(problem), inf if time_limit is None else monotonic() + time_limit, rough, narrowed)
+        swept = sweep(batches_of(problem), inf if time_limit is None else monotonic() + time_limit, rough, narrowed)
         start = [int(pick[0]) for pick in swept.picks]
         if rough or swept.settled or swept.late or swept.cost - swept.bound <= CLOSE * abs(swept.bound):
             return Core(start, swept.lower_bound, "messages", swept.late)

@@ -4,9 +4,9 @@ The node whose neighbours span the smallest table goes first: all tables that na
 its strategies becomes a table over its neighbours, and which strategy gave it is remembered for the way back.  Time
 and memory grow with the largest table; where that would exceed `TABLE` entries the problem is `TooWide`.
 
-Memory limits are not pairwise.  They are priced (a byte at moment t costs something, the limit is credited), which
+Memory limits are not pairwise.  They are priced (a byte at step t costs something, the limit is credited), which
 keeps the problem pairwise and its optimum a bound; what then still overflows is branched on: the node that holds most
-at the fullest moment holds less, or it holds no less.
+at the fullest step holds less, or it holds no less.
 """
 
 from __future__ import annotations
@@ -170,10 +170,10 @@ class _Branching:
             found = self.bounded(alive, prices)
             if found is None:
                 continue
-            bound, prices, choice, moment = found
-            if moment < 0 or self.closed(bound):
+            bound, prices, choice, step = found
+            if step < 0 or self.closed(bound):
                 continue
-            less, more = self.split(alive, choice, moment)
+            less, more = self.split(alive, choice, step)
             stack += [(bound, more, prices), (bound, less, prices)]
         if self.choice is None:
             raise PlanInfeasible("no choice is allowed and fits in memory")
@@ -184,7 +184,7 @@ class _Branching:
         return bound > self.best - 1 + 1e-6 + 1e-12 * abs(self.best)
 
     def bounded(self, alive: Mask, prices: Floats) -> tuple[float, Floats, Ints, int] | None:
-        """Bound, its prices, its choice and the fullest moment that overflows (-1: none, and nothing is left)."""
+        """Bound, its prices, its choice and the fullest step that overflows (-1: none, and nothing is left)."""
         high, top, kept, at = -np.inf, prices, None, -1
         pace = 1.0
         for _ in range(PRICINGS if self.problem.limits.size else 1):
@@ -231,11 +231,11 @@ class _Branching:
         extra = np.where(alive, extra, np.inf)
         return minimise(self.plan, [a + b for a, b in zip(self.costs, np.split(extra, self.cuts))], self.edges)
 
-    def split(self, alive: Mask, choice: Ints, moment: int) -> tuple[Mask, Mask]:
-        """Strategies that hold less at this moment than the node that holds most above its least, and the others."""
+    def split(self, alive: Mask, choice: Ints, step: int) -> tuple[Mask, Mask]:
+        """Strategies that hold less at this step than the node that holds most above its least, and the others."""
         found, most = None, 0
         for usage in self.problem.usages:
-            if usage.start <= moment < usage.end:
+            if usage.start <= step < usage.end:
                 begin = int(self.cuts[usage.node - 1]) if usage.node else 0
                 mine = alive[begin : begin + usage.amounts.size]
                 above = int(usage.amounts[choice[usage.node]] - usage.amounts[mine].min())

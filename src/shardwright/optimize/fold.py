@@ -27,9 +27,9 @@ from .problem import NEVER, Edge, Ints, NumericProblem, Usage, plus
 
 Mask = npt.NDArray[np.bool_]
 
-WIDE = 4_000_000
+MOST_ENTRIES_COMPARED = 4_000_000
 """The most entries a comparison of a leaf's strategies, or the making of a pair's table, may take."""
-PAIR = 1_600
+MOST_ENTRIES_OF_PAIR = 1_600
 """The most entries of a table made from a node of degree two, unless its own tables were larger."""
 
 
@@ -254,7 +254,7 @@ class _Work:
     def leaf(self, node: int, other: int) -> None:
         """For each strategy of the neighbour, keep what is best in cost and bytes."""
         mine, theirs = np.flatnonzero(self.alive[node]), np.flatnonzero(self.alive[other])
-        if mine.size * mine.size * theirs.size > WIDE:
+        if mine.size * mine.size * theirs.size > MOST_ENTRIES_COMPARED:
             return
         costs = plus(self.tables[other][node][theirs][:, mine], self.cost[node][mine])
         bad = _beaten(costs, self.no_less(node, mine)) & (costs < NEVER)
@@ -267,7 +267,7 @@ class _Work:
     def alone(self, node: int) -> None:
         """A node without neighbours: what is best in cost and bytes."""
         mine = np.flatnonzero(self.alive[node])
-        if mine.size * mine.size <= WIDE:
+        if mine.size * mine.size <= MOST_ENTRIES_COMPARED:
             bad = _beaten(self.cost[node][mine][None], self.no_less(node, mine))[0]
             mine = mine[~bad]
             mask = np.zeros_like(self.alive[node])
@@ -281,7 +281,7 @@ class _Work:
         (first, left), (second, right) = sorted(self.tables[node].items())
         mine = np.flatnonzero(self.alive[node])
         size = left.shape[1] * right.shape[1]
-        if size > max(PAIR, left.size, right.size) or size * mine.size > WIDE:
+        if size > max(MOST_ENTRIES_OF_PAIR, left.size, right.size) or size * mine.size > MOST_ENTRIES_COMPARED:
             return False
         if any(np.ptp(amounts[mine]) for amounts in self.profile(node)):
             return False

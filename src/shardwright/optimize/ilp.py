@@ -5,12 +5,12 @@ One variable x per strategy and one variable y per allowed pair of an edge:
     sum_s x[i,s] = 1                        for each node
     sum_t y[i,s,j,t] = x[i,s]               for each edge and strategy of its first node
     sum_s y[i,s,j,t] = x[j,t]               ... of its second
-    sum_i amount_i,t(s) x[i,s] <= limit_t   for the moments that turned out to bind
+    sum_i amount_i,t(s) x[i,s] <= limit_t   for the steps that turned out to bind
 
 The marginal rows of the edges make the relaxation as tight as message passing can, and only x must be integral.  Three
 things keep it small and well scaled: costs are those left over after message passing, so most are zero and none is
 negative; strategies and pairs that cost more than the best choice known leaves room for are left out; rows for
-moments are added only when a solution breaks them.
+steps are added only when a solution breaks them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from .messages import HUGE, Messages
 from .problem import Floats, Ints, NumericProblem
 
 TOLERANCE = 1e-6
-MOMENTS = 40
-"""The most moments added at a time."""
+STEPS_AT_A_TIME = 40
+"""The most steps added at a time."""
 Progress = Callable[[float], None]
 """Told the bound as it rises."""
 
@@ -144,30 +144,30 @@ class Program:
         lp.a_matrix_.value_ = np.concatenate(values)[order]
         return lp
 
-    def add_moments(self, moments: Sequence[int]) -> None:
-        """Add the memory rows of these moments."""
+    def add_steps(self, steps: Sequence[int]) -> None:
+        """Add the memory rows of these steps."""
         pieces = self.problem.pieces
-        for moment in moments:
-            here = ((pieces.start <= moment) & (pieces.end > moment))[pieces.owner] & (pieces.amounts > 0)
+        for step in steps:
+            here = ((pieces.start <= step) & (pieces.end > step))[pieces.owner] & (pieces.amounts > 0)
             place = self.column[pieces.state[here]]
             weights = pieces.amounts[here][place >= 0].astype(np.float64)
             place = place[place >= 0].astype(np.int32)
-            unit = max(float(self.problem.limits[moment]), 1.0) / 1e3
-            limit = float(self.problem.limits[moment]) / unit
+            unit = max(float(self.problem.limits[step]), 1.0) / 1e3
+            limit = float(self.problem.limits[step]) / unit
             self.highs.addRow(-self.api.kHighsInf, limit, place.size, place, weights / unit)
-            self.seen.add(int(moment))
+            self.seen.add(int(step))
 
     def cover(self, choice: Ints) -> bool:
         """Rule a choice out that overflows by less than the solver sees, and all that hold no less; whether it did."""
         over = self.problem.held(choice) - self.problem.limits
         if not over.size or over.max() <= 0:
             return False
-        moment = int(over.argmax())
-        if moment not in self.seen:
-            self.add_moments([moment])
+        step = int(over.argmax())
+        if step not in self.seen:
+            self.add_steps([step])
         columns, count = [], 0
         for usage in self.problem.usages:
-            if usage.start <= moment < usage.end and usage.amounts[choice[usage.node]] > 0:
+            if usage.start <= step < usage.end and usage.amounts[choice[usage.node]] > 0:
                 place = self.column[self.first[usage.node] + np.arange(usage.amounts.size)]
                 columns.append(place[(usage.amounts >= usage.amounts[choice[usage.node]]) & (place >= 0)])
                 count += 1
@@ -178,24 +178,24 @@ class Program:
         return True
 
     def broken(self, weights: Floats) -> list[int]:
-        """Moments that a (fractional) solution overflows: the worst of each stretch of them, the worst first."""
+        """Steps that a (fractional) solution overflows: the worst of each stretch of them, the worst first."""
         pieces = self.problem.pieces
         if not pieces.node.size:
             return []
         full = np.zeros(self.scope.states.size)
         full[self.live] = weights
         values = np.add.reduceat(pieces.amounts * full[pieces.state], pieces.at)
-        steps = np.zeros(pieces.moments + 1)
-        np.add.at(steps, pieces.start, values)
-        np.subtract.at(steps, pieces.end, values)
-        over = np.cumsum(steps)[:-1] / np.maximum(self.problem.limits, 1) - 1
+        change = np.zeros(pieces.steps + 1)
+        np.add.at(change, pieces.start, values)
+        np.subtract.at(change, pieces.end, values)
+        over = np.cumsum(change)[:-1] / np.maximum(self.problem.limits, 1) - 1
         found: list[int] = []
         order = np.argsort(-over, kind="stable")
-        for moment in order[: 50 * MOMENTS]:
-            if over[moment] <= TOLERANCE or len(found) >= MOMENTS:
+        for step in order[: 50 * STEPS_AT_A_TIME]:
+            if over[step] <= TOLERANCE or len(found) >= STEPS_AT_A_TIME:
                 break
-            if int(moment) not in self.seen and all(abs(int(moment) - other) > 3 for other in found):
-                found.append(int(moment))
+            if int(step) not in self.seen and all(abs(int(step) - other) > 3 for other in found):
+                found.append(int(step))
         return found
 
     def run(self) -> str:
@@ -254,11 +254,11 @@ def solve(
     start: Ints | None = None,
     progress: Progress | None = None,
     threads: int = 1,
-    moments: Sequence[int] = (),
+    steps: Sequence[int] = (),
 ) -> Outcome:
     """The best choice in a scope: the relaxation first, then, unless it is integral, the integer program."""
     program = Program(problem, scope, deadline, threads)
-    program.add_moments(moments)
+    program.add_steps(steps)
     bound = scope.constant
     kept: Ints | None = None
     whole = False
@@ -286,7 +286,7 @@ def solve(
             progress(bound)
         broken = program.broken(found)
         if broken:
-            program.add_moments(broken)
+            program.add_steps(broken)
         elif whole or _integral(found):
             choice = program.choice(found)
             if not program.cover(choice):

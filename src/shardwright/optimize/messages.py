@@ -2,7 +2,7 @@
 
 Messages move cost along the edges until nodes and edges can be minimised one by one; the sum of those minima is a
 lower bound that never falls from sweep to sweep.  Nodes are visited in order, then in reverse; a node spreads its
-cost over its edges ahead.  Memory enters by prices: a byte at moment t costs ``prices[t]``, and the bound is less by
+cost over its edges ahead.  Memory enters by prices: a byte at step t costs ``prices[t]``, and the bound is less by
 what the limits are worth.
 
 After a backward sweep all costs stand rearranged so that every term is at least zero and the constants add up to the
@@ -116,7 +116,7 @@ class Messages:
             self.nodes.append(_Node(messages, unary, groups[0], groups[1], share))
 
     def set_prices(self, prices: Floats) -> None:
-        """Let a byte at each moment cost this."""
+        """Let a byte at each step cost this."""
         self.prices = prices
         self.unary[:] = self.base + self.problem.pieces.price(prices, self.states)
 

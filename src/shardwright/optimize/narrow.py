@@ -1,6 +1,6 @@
-"""A problem in lots without the strategies that only plans far from the bound use.
+"""A problem in batches without the strategies that only plans far from the bound use.
 
-What the messages have moved around says of every strategy how much dearer than the bound a choice with it must be: its
+What the messages have moved around says of every strategy how much more than the bound a choice with it must cost: its
 *slack*.  If no choice within some room above the bound needs more than a few strategies of each variable, the rest may
 be left out, and what was hundreds of strategies is mostly one: such variables go altogether.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .batches import Link, Lots
+from .batches import Batches, Link
 from .problem import Floats, Ints
 
 
@@ -20,13 +20,13 @@ from .problem import Floats, Ints
 class Narrow:
     """What is left of a problem; its costs plus ``offset`` are the other's."""
 
-    lots: Lots
+    batches: Batches
     kept: Sequence[Ints]
-    """Of every lot the strategies that are left."""
+    """Of every batch the strategies that are left."""
     place: Sequence[int]
-    """Of every lot what it is now; -1 where nothing is left to choose."""
+    """Of every batch what it is now; -1 where nothing is left to choose."""
     sizes: Sequence[int]
-    """Members of every lot."""
+    """Members of every batch."""
     offset: int
 
     @property
@@ -41,16 +41,16 @@ class Narrow:
         ]
 
 
-def narrow(lots: Lots, slack: Sequence[Floats], room: float) -> Narrow:
+def narrow(batches: Batches, slack: Sequence[Floats], room: float) -> Narrow:
     """With strategies whose slack is within a room."""
     kept = [np.flatnonzero(row <= max(room, row.min())) for row in slack]
-    costs = [rows[:, some] for rows, some in zip(lots.costs, kept)]
+    costs = [rows[:, some] for rows, some in zip(batches.costs, kept)]
     place: list[int] = []
     for some in kept:
         place.append(-1 if len(some) == 1 else 1 + max(place, default=-1))
     offset = sum(int(rows.sum()) for rows, now in zip(costs, place) if now < 0)
     links, messages = [], []
-    for link, boxes in zip(lots.links, lots.boxes):
+    for link, boxes in zip(batches.links, batches.boxes):
         first, second = kept[link.first], kept[link.second]
         table = np.ascontiguousarray(link.table[first[:, None], second])
         alone, other = place[link.first] < 0, place[link.second] < 0
@@ -63,7 +63,7 @@ def narrow(lots: Lots, slack: Sequence[Floats], room: float) -> Narrow:
         else:
             links.append(Link(place[link.first], place[link.second], link.mine, link.theirs, table))
             messages.append((boxes[0][:, first], boxes[1][:, second]))
-    made = Lots([rows for rows, now in zip(costs, place) if now >= 0], links)
+    made = Batches([rows for rows, now in zip(costs, place) if now >= 0], links)
     for mine, theirs in zip(made.boxes, messages):
         for box, message in zip(mine, theirs):
             np.subtract(message, message.min(1)[:, None], out=box)

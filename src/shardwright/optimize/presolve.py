@@ -1,11 +1,11 @@
 """Make a problem smaller, exactly: each pass is a function from problem to problem that knows the way back.
 
-- `thin` looks at memory alone: what every strategy holds is subtracted from the limits, moments that cannot overflow
-  go, and so do moments whose set of usages another moment contains;
-- `fitting` drops strategies that overflow a moment even if all other nodes hold their least, `fitting_pairs` pairs;
+- `thin` looks at memory alone: what every strategy holds is subtracted from the limits, steps that cannot overflow
+  go, and so do steps whose set of usages another step contains;
+- `fitting` drops strategies that overflow a step even if all other nodes hold their least, `fitting_pairs` pairs;
 - `fold` (its own file) folds nodes into their neighbours;
 - `undominated` drops a strategy where another is never worse, whatever the neighbours do, in cost *and* in bytes at
-  every moment that is left.
+  every step that is left.
 
 `reduce` runs them in turn until nothing changes.
 """
@@ -111,17 +111,17 @@ def _thinned(result: Reduced) -> Reduced:
 
 
 def thin(problem: NumericProblem) -> NumericProblem:
-    """The same problem with only the moments and the bytes that can matter."""
+    """The same problem with only the steps and the bytes that can matter."""
     if not problem.limits.size:
         return problem
     pieces = problem.pieces
     low, high = pieces.extremes()
     limits = problem.limits - pieces.spread(low)
     if limits.min() < 0:
-        moment = int(limits.argmin())
+        step = int(limits.argmin())
         raise PlanInfeasible(
-            f"at one moment even the least usages exceed the limit by {-int(limits[moment])}",
-            rows=[("nodes", str(int(((pieces.start <= moment) & (pieces.end > moment)).sum())))],
+            f"at one step even the least usages exceed the limit by {-int(limits[step])}",
+            rows=[("nodes", str(int(((pieces.start <= step) & (pieces.end > step)).sum())))],
         )
     varying = high > low
     room = pieces.spread(np.where(varying, high - low, 0))
@@ -146,22 +146,22 @@ def thin(problem: NumericProblem) -> NumericProblem:
 
 
 def _contained(start: Ints, end: Ints, limits: Ints) -> Mask:
-    """Moments whose usages are all held at the moment next to them too, under no larger a limit."""
-    moments = limits.size
-    if moments < 2:
-        return np.zeros(moments, np.bool_)
-    opens, closes = np.zeros(moments + 1, np.bool_), np.zeros(moments + 1, np.bool_)
+    """Steps whose usages are all held at the step next to them too, under no larger a limit."""
+    steps = limits.size
+    if steps < 2:
+        return np.zeros(steps, np.bool_)
+    opens, closes = np.zeros(steps + 1, np.bool_), np.zeros(steps + 1, np.bool_)
     opens[start], closes[end] = True, True
-    result = np.zeros(moments, np.bool_)
-    by_next = ~closes[1:moments] & (limits[:-1] >= limits[1:])
-    by_last = ~opens[1:moments] & (limits[1:] >= limits[:-1]) & ~by_next
+    result = np.zeros(steps, np.bool_)
+    by_next = ~closes[1:steps] & (limits[:-1] >= limits[1:])
+    by_last = ~opens[1:steps] & (limits[1:] >= limits[:-1]) & ~by_next
     result[:-1] |= by_next
     result[1:] |= by_last
     return result
 
 
 def _joined(usages: Sequence[Usage]) -> list[Usage]:
-    """Usages of one node over the same moments added up."""
+    """Usages of one node over the same steps added up."""
     found: dict[tuple[int, int, int], Ints] = {}
     for usage in usages:
         key = (usage.node, usage.start, usage.end)
@@ -170,7 +170,7 @@ def _joined(usages: Sequence[Usage]) -> list[Usage]:
 
 
 def fitting(problem: NumericProblem) -> Kept | None:
-    """Drop strategies that overflow some moment even if all other nodes hold their least; None if there are none.
+    """Drop strategies that overflow some step even if all other nodes hold their least; None if there are none.
 
     Of a thin problem, where the least is zero.
     """
@@ -191,7 +191,7 @@ def fitting(problem: NumericProblem) -> Kept | None:
 
 
 def fitting_pairs(problem: NumericProblem) -> NumericProblem | None:
-    """Forbid pairs of neighbours' strategies that overflow some moment even alone; None if there are none."""
+    """Forbid pairs of neighbours' strategies that overflow some step even alone; None if there are none."""
     if not problem.usages:
         return None
     usages: list[list[Usage]] = [[] for _ in problem.costs]

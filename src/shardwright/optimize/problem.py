@@ -1,10 +1,10 @@
-"""The numeric problem: one strategy per node, pairwise tables, and bytes that must fit at every moment.
+"""The numeric problem: one strategy per node, pairwise tables, and bytes that must fit at every step.
 
     minimise    sum_i cost_i(x_i) + sum_ij table_ij(x_i, x_j)
-    subject to  sum_{pieces p alive at t} amount_p(x_node(p)) <= limit_t      for every moment t
+    subject to  sum_{pieces p alive at t} amount_p(x_node(p)) <= limit_t      for every step t
 
-A node may have several usages (a value kept over two stretches, or nodes folded into one).  Limits are per moment, so
-a second kind of memory is a second stretch of moments.  A cost of `FORBIDDEN` or more means "not allowed"; it is kept
+A node may have several usages (a value kept over two stretches, or nodes folded into one).  Limits are per step, so
+a second kind of memory is a second stretch of steps.  A cost of `FORBIDDEN` or more means "not allowed"; it is kept
 as `NEVER`, high enough that sums of allowed costs never look forbidden and low enough that two of them fit in int64.
 """
 
@@ -35,6 +35,16 @@ _EXACT = 2**62
 _LONG = 4_000_000
 
 
+def share_of(times: Ints, part: int, whole: int) -> Ints:
+    """A part of times, rounded down, where their product with it may be too large a number.
+
+    >>> int(share_of(np.array([10**18]), 999, 1000)[0])
+    999000000000000000
+    """
+    found: Ints = times // whole * part + times % whole * part // whole
+    return found
+
+
 class NumericError(ShardwrightError, ValueError):
     """A numeric problem that is malformed, or a choice that does not fit it."""
 
@@ -50,7 +60,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Usage:
-    """Bytes that a node holds at the moments ``start <= t < end``, by strategy."""
+    """Bytes that a node holds at the steps ``start <= t < end``, by strategy."""
 
     node: int
     start: int
@@ -67,11 +77,11 @@ class Evaluation:
     forbidden: int
     """How many forbidden entries were chosen."""
     peak: int
-    """The most bytes held at any moment."""
+    """The most bytes held at any step."""
     excess: int
-    """The most bytes above the limit at any moment; zero if all fit."""
-    moment: int
-    """The first moment of the largest excess, or of the peak if all fit; -1 without moments."""
+    """The most bytes above the limit at any step; zero if all fit."""
+    step: int
+    """The first step of the largest excess, or of the peak if all fit; -1 without steps."""
 
     @property
     def feasible(self) -> bool:
@@ -80,7 +90,7 @@ class Evaluation:
 
 @dataclass(frozen=True, eq=False)
 class NumericProblem:
-    """Costs by node, edges with ``first < second`` and at most one a pair, usages, and a limit per moment.
+    """Costs by node, edges with ``first < second`` and at most one a pair, usages, and a limit per step.
 
     Made with `NumericProblem.build` or `read`, which check and normalise; the fields are trusted.
     """
@@ -119,7 +129,7 @@ class NumericProblem:
             tables[i, j] = table if known is None else plus(known, table)
         bounds = _vector(limits, "limits", forbid=False)
         if bounds.size and bounds.min() < 0:
-            raise NumericError(f"the limit at moment {int(bounds.argmin())} is negative")
+            raise NumericError(f"the limit at step {int(bounds.argmin())} is negative")
         held = []
         for node, start, end, raw_amounts in usages:
             if not 0 <= node < len(nodes):
@@ -130,7 +140,7 @@ class NumericProblem:
             if amounts.size and amounts.min() < 0:
                 raise NumericError(f"a usage of node {node} is negative")
             if start < 0 or end > bounds.size:
-                raise NumericError(f"the usage of node {node} at [{start}, {end}) leaves the {bounds.size} moments")
+                raise NumericError(f"the usage of node {node} at [{start}, {end}) leaves the {bounds.size} steps")
             if end > start:
                 held.append(Usage(node, start, end, amounts))
         found = tuple(Edge(i, j, tables[i, j]) for i, j in sorted(tables))
@@ -151,7 +161,7 @@ class NumericProblem:
         return Pieces.of(self.usages, self.sizes, self.limits.size)
 
     def held(self, choice: Ints) -> Ints:
-        """Bytes held at each moment."""
+        """Bytes held at each step."""
         return self.pieces.held(choice)
 
     def evaluate(self, choice: Sequence[int] | Ints) -> Evaluation:
@@ -163,17 +173,17 @@ class NumericProblem:
         terms += [int(edge.table[picked[edge.first], picked[edge.second]]) for edge in self.edges]
         held = self.held(picked)
         over = held - self.limits
-        moment, excess, peak = -1, 0, 0
+        step, excess, peak = -1, 0, 0
         if held.size:
             excess, peak = max(0, int(over.max())), int(held.max())
-            moment = int((over if excess else held).argmax())
+            step = int((over if excess else held).argmax())
         allowed = [term for term in terms if term < NEVER]
-        return Evaluation(sum(allowed), len(terms) - len(allowed), peak, excess, moment)
+        return Evaluation(sum(allowed), len(terms) - len(allowed), peak, excess, step)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pieces:
-    """Usages in flat arrays: piece p covers moments ``start[p] <= t < end[p]``, its amounts start at ``at[p]``."""
+    """Usages in flat arrays: piece p covers steps ``start[p] <= t < end[p]``, its amounts start at ``at[p]``."""
 
     node: Ints
     start: Ints
@@ -184,10 +194,10 @@ class Pieces:
     """The piece that each amount belongs to."""
     state: Ints
     """The place of each amount's strategy when all nodes' strategies are laid end to end."""
-    moments: int
+    steps: int
 
     @classmethod
-    def of(cls, usages: Sequence[Usage], sizes: Ints, moments: int) -> Pieces:
+    def of(cls, usages: Sequence[Usage], sizes: Ints, steps: int) -> Pieces:
         node = np.array([usage.node for usage in usages], np.int64)
         start = np.array([usage.start for usage in usages], np.int64)
         end = np.array([usage.end for usage in usages], np.int64)
@@ -197,18 +207,18 @@ class Pieces:
         owner = np.repeat(np.arange(len(usages)), lengths)
         first = np.cumsum(sizes) - sizes
         state = np.arange(amounts.size) - at[owner] + first[node[owner]]
-        return cls(node, start, end, at, amounts, owner, state, moments)
+        return cls(node, start, end, at, amounts, owner, state, steps)
 
     def held(self, choice: Ints) -> Ints:
-        """Bytes held at each moment."""
+        """Bytes held at each step."""
         return self.spread(self.amounts[self.at + choice[self.node]])
 
     def spread(self, values: Ints) -> Ints:
-        """The sum at each moment of one value per piece."""
-        steps = np.zeros(self.moments + 1, np.int64)
-        np.add.at(steps, self.start, values)
-        np.subtract.at(steps, self.end, values)
-        return np.cumsum(steps)[:-1]
+        """The sum at each step of one value per piece."""
+        change = np.zeros(self.steps + 1, np.int64)
+        np.add.at(change, self.start, values)
+        np.subtract.at(change, self.end, values)
+        return np.cumsum(change)[:-1]
 
     def extremes(self) -> tuple[Ints, Ints]:
         """Each piece's least and most amount."""
@@ -217,7 +227,7 @@ class Pieces:
         return np.minimum.reduceat(self.amounts, self.at), np.maximum.reduceat(self.amounts, self.at)
 
     def price(self, prices: Floats, states: int) -> Floats:
-        """What each strategy pays, all nodes' strategies end to end, when a byte at moment t costs ``prices[t]``."""
+        """What each strategy pays, all nodes' strategies end to end, when a byte at step t costs ``prices[t]``."""
         total = np.concatenate([np.zeros(1), np.cumsum(prices)])
         weights = (total[self.end] - total[self.start])[self.owner] * self.amounts
         return np.bincount(self.state, weights, minlength=states).astype(np.float64)
@@ -285,12 +295,12 @@ def parse(text: str) -> NumericProblem:
         linked.append((i, j, flat.reshape(counts[i], counts[j])))
     held: list[tuple[int, int, int, Any]] = [(i, *span, usages[i]) for i, span in enumerate(spans)]
     limit = problem.get("usage_limit")
-    moments = max((end for _, end in spans), default=0)
+    steps = max((end for _, end in spans), default=0)
     if limit is None:
         return NumericProblem.build(costs, linked, name=name)
     if not _is_int(limit) or limit < 0:
         raise NumericError("'usage_limit' is no whole number of bytes")
-    return NumericProblem.build(costs, linked, held, np.full(moments, min(limit, _EXACT), np.int64), name)
+    return NumericProblem.build(costs, linked, held, np.full(steps, min(limit, _EXACT), np.int64), name)
 
 
 def _squeezed(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -1,6 +1,6 @@
 """From a choice that does not fit, or is not allowed, to one that does and is.
 
-What is forbidden becomes very dear, overflowing moments get prices, and the limits are raised to what the choice
+What is forbidden becomes very expensive, overflowing steps get prices, and the limits are raised to what the choice
 holds; the result is a problem for which the choice is feasible, so that large-neighbourhood search can improve it.
 Prices double until everything fits.
 """
@@ -17,7 +17,7 @@ from .local_search import Exact, improve
 from .problem import NEVER, Edge, Ints, NumericProblem
 
 ROUNDS = 12
-DEAR = 10**15
+COST_OF_FORBIDDEN = 10**15
 """The most that something forbidden may cost: sums of it must stay exact."""
 
 
@@ -25,10 +25,10 @@ def repair(problem: NumericProblem, choice: Ints, exact: Exact, deadline: float 
     """A choice that is allowed and fits, or None if none was found."""
     total = sum(int(row[row < NEVER].max(initial=0)) for row in problem.costs)
     total += sum(int(edge.table[edge.table < NEVER].max(initial=0)) for edge in problem.edges)
-    dear = min(max(total, 1), DEAR)
-    costs = [np.where(row < NEVER, row, dear) for row in problem.costs]
+    expensive = min(max(total, 1), COST_OF_FORBIDDEN)
+    costs = [np.where(row < NEVER, row, expensive) for row in problem.costs]
     edges = tuple(
-        Edge(edge.first, edge.second, np.where(edge.table < NEVER, edge.table, dear)) for edge in problem.edges
+        Edge(edge.first, edge.second, np.where(edge.table < NEVER, edge.table, expensive)) for edge in problem.edges
     )
     prices = np.zeros(problem.limits.size)
     cuts = np.cumsum(problem.sizes)[:-1]
@@ -43,7 +43,9 @@ def repair(problem: NumericProblem, choice: Ints, exact: Exact, deadline: float 
         if over.any():
             step = 0.05 * max(abs(value.cost), 1) / max(float((over * held).sum()), 1.0) * over
             prices = 2 * prices + step * 2**round_number
-        extra = np.rint(problem.pieces.price(prices, int(problem.sizes.sum()))).clip(0, DEAR).astype(np.int64)
+        extra = (
+            np.rint(problem.pieces.price(prices, int(problem.sizes.sum()))).clip(0, COST_OF_FORBIDDEN).astype(np.int64)
+        )
         soft = replace(
             problem,
             costs=tuple(a + b for a, b in zip(costs, np.split(extra, cuts))),

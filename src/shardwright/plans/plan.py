@@ -190,6 +190,8 @@ def read_plan(text: str) -> dict[str, Any]:
     """
     record = strict_loads(text)
     if isinstance(record, dict) and (record.get("format"), record.get("version")) != (FORMAT, VERSION):
+        if record.get("format") != FORMAT:
+            raise GraphError("this JSON is no plan", rows=[("format", repr(record.get("format")))])
         raise GraphError(
             f"not a plan of this version: {record.get('format')!r} {record.get('version')!r}",
             help=f"{FORMAT} {VERSION} is what this version reads; plan again",

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from ..errors import GraphError, ShardwrightError, SpecError, near_misses, printable
+from ..errors import GraphError, ShardwrightError, SpecError, front, near_misses, printable
 from ..ir.core import CONSTRAINT
 from ..ir.graph import Graph
 from ..ir.json import take
@@ -211,6 +211,7 @@ def _output_number(name: str, graph: Graph) -> int:
 # -- as users write them ------------------------------------------------------------------------------------
 
 
+@front
 def pin(pattern: str, spec: Any) -> Request:
     """For ``constraints``: inputs that match are sharded so; else intermediate values that match.
 
@@ -222,6 +223,7 @@ def pin(pattern: str, spec: Any) -> Request:
     return Request("pin", (_pattern(pattern), spec_text(spec)), spec=spec)
 
 
+@front
 def forbid(pattern: str, axis: str) -> Request:
     """For ``constraints``: nothing that matches, inputs and intermediate values, is split over this axis.
 
@@ -233,6 +235,7 @@ def forbid(pattern: str, axis: str) -> Request:
     return Request("forbid", (_pattern(pattern), axis))
 
 
+@front
 def cap_gather(bytes: int | str) -> Request:
     """For ``constraints``: no all_gather leaves more than so many bytes on a device.
 
@@ -292,6 +295,10 @@ def _collect(constraints: Any, found: list[Request]) -> None:
     elif isinstance(constraints, Mapping):
         group = 1 + max((request.group for request in found), default=0)
         for pattern, spec in constraints.items():
+            if spec == "":
+                raise SpecError(
+                    f"the sharding of {pattern!r} is empty", help='write "[dp, _]", or None to leave it open'
+                )
             text = "" if spec is None else spec_text(spec)
             found.append(Request("mapping", (_pattern(pattern), text), group, spec))
     elif isinstance(constraints, list | tuple):

@@ -17,16 +17,7 @@ mesh of any size takes seconds; why that is enough stands in `lemmas` and `shrin
 | `shrink` | a lemma at small sizes on a small mesh, and why it says the same |
 | `sizes` | which sizes an op holds on to |
 | `identity` | `check_identity`: Graph and Program over fields, and who is to blame where they differ |
-| `field` | `prepare_field` and `FieldArrays`: a field in the place of a frontend |
-| `handlers` | who computes an op over a field, by name or by its record; element types; ops that nobody knows |
-| `meaning` | ops by the exact meaning that their record carries, a function over `Arithmetic` |
-| `modular` | `Field`, `FieldArray`: arithmetic modulo a prime in float64, order, hashes |
-| `pointwise` | pointwise ops and reductions over a field |
-| `arithmetic` | ATen's sums and products over a field, exactly |
-| `contract` | contractions over a field, all as einsum |
-| `byrule` | ops by their record: the same as another, made of parts, or with no more than their rule claims |
-| `aten` | movement, lookup and random numbers in ATen's words |
-| `moving` | movement, lookup, counting and sorting over a field |
+| `fields/` | what ops mean over a prime field |
 | `foreign` | the same for a parallel program that somebody else wrote, rank by rank |
 
 Not shown: how floats are rounded (sums may be taken in another order), NaN and infinities beyond those that stand in
@@ -40,7 +31,7 @@ an op holds on to; what has no line there keeps all of them.
 
 from ..errors import VerifyError
 from .certificate import Certificate, Trusted
-from .field import FieldArrays, prepare_field
+from .fields.field import FieldArrays, prepare_field
 from .identity import check_identity
 from .proving import prove
 from .structure import check_structure

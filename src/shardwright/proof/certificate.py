@@ -8,7 +8,7 @@ from typing import Any
 
 from ..ir.program import Program
 from ..rules.registry import find
-from .handlers import HANDLERS
+from .fields.handlers import HANDLERS
 
 VERSION = 1
 

@@ -19,11 +19,11 @@ from ..ir.program import Local, Program
 from ..run.virtual import VirtualEngine
 from ..spec.axes import AxisRef
 from ..spec.collective import COLLECTIVES
-from . import pointwise
-from .field import FieldArrays, apart, prepare_in
-from .handlers import MEANINGS, handler_of, type_change
+from .fields import pointwise
+from .fields.field import FieldArrays, apart, prepare_in
+from .fields.handlers import MEANINGS, handler_of, type_change
+from .fields.modular import INFINITE_HEIGHT, PRIMES, Field, FieldArray
 from .lemmas import Lemma, check_ends, whole_lemma
-from .modular import INFINITE_HEIGHT, PRIMES, Field, FieldArray
 from .structure import add_instruction
 
 Shards = list[FieldArray]

@@ -15,9 +15,9 @@ from ..ir.graph import Graph
 from ..ir.program import Program
 from ..rules.registry import edition
 from .certificate import Certificate, trusted_ops
+from .fields.modular import PRIMES
 from .identity import check_identity, check_lemma
 from .lemmas import REACH, Lemma, check_ends, lemma_at, lemmas, whole_lemma
-from .modular import PRIMES
 from .same import check_same
 from .shrink import differs, elements, shrunk
 from .structure import add_instruction, check_structure

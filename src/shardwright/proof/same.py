@@ -21,9 +21,9 @@ from ..rules.reading.repeats import summed_to
 from ..rules.registry import edition, find
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
+from .fields.pointwise import IDENTITY
 from .identity import check_lemma
 from .lemmas import Lemma
-from .pointwise import IDENTITY
 
 ROW = 3
 """How many elements stand for those of a tensor that ops treat one by one."""

@@ -20,7 +20,7 @@ from ..ir.graph import TensorType
 from ..rules.registry import find, parts
 from ..spec.op_record import slots_of
 from ..spec.sharding import Shape
-from . import arithmetic, contract, moving, pointwise
+from .fields import arithmetic, contract, moving, pointwise
 
 SIZES = frozenset({"shape", "size", "sizes", "normalized_shape", "new_shape", "input_sizes", "num_weights"})
 """Attributes that name sizes of dims: they change along with them."""
@@ -165,9 +165,15 @@ def _axis(name: str) -> Look:
         if axis is None:
             return _all(sizes, call)
         dims = [axis] if isinstance(axis, int) else axis
-        return sizes.keep(call.along(d % call.rank for d in dims))
+        return sizes.keep(call.along(d % max(1, call.rank) for d in dims))  # of a 0-d tensor PyTorch takes dim 0
 
     return look
+
+
+def _stack(sizes: Sizes, call: _Call) -> None:
+    """The new dim, which is one of the result, has an operand in each place."""
+    (made,) = call.results
+    sizes.keep([made.shape[call.attrs.get("dim", 0) % made.rank]])
 
 
 def _reshape(sizes: Sizes, call: _Call) -> None:
@@ -358,7 +364,8 @@ BY_MEANING: dict[str, Look] = {
     **dict.fromkeys((*pointwise.MEANINGS, "like", "cast", "random", "contract"), _nothing),
     "take_grad": _take_grad,
     "gather": _take_along("dim"),
-    **dict.fromkeys(("select", "split", "stack"), _axis("dim")),
+    **dict.fromkeys(("select", "split"), _axis("dim")),
+    "stack": _stack,
     "constant pad": _constant_pad,
     "parts": _parts,
     "attention": _attention,

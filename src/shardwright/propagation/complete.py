@@ -172,7 +172,7 @@ class _Completer:
                 type = self.graph.type(value)
                 targets = asked or [want or ShardingSpec.make(self.mesh, made.dims)]
                 moved += sum(reshard_bytes(made, target, type.shape, type.item_bytes, False) for target in targets)
-            # As dear: split the work more ways.
+            # As expensive: split the work more ways.
             return moved + work // choice.ways(rule), -choice.ways(rule)
 
         return min(offered, key=cost)

@@ -19,7 +19,7 @@ from ..spec.axes import Axes
 from ..spec.mesh import DeviceMesh
 from ..spec.op_record import Flow
 from ..spec.rule import OpShardingRule
-from ..spec.sharding import CLOSED, DimSpec, ShardingSpec
+from ..spec.sharding import CLOSED, DimSpec, Shape, ShardingSpec
 from .directions import LEVELS, directions, every_way
 from .factors import Direction, Strategy, aggressive
 from .project import Projection
@@ -35,7 +35,16 @@ class OpView:
     rule: OpShardingRule
     flow: Flow = Flow.OTHER
     only: Direction | None = None
-    """Set for barriers: the one direction they let through, at every level."""
+    """Set for barriers and ties: the direction that they let through, at every level."""
+
+    @classmethod
+    def tie(cls, shape: Shape, sources: int) -> OpView:
+        """Values that control flow hands on: what a loop starts from and each round returns, what branches return, a
+        call's operand, and the value that is read from then on.
+
+        Shardy's data-flow edge: an identity of the last in each of the others, which a level never holds back.
+        """
+        return cls(OpShardingRule.identity(shape, sources), only=Direction.BOTH)
 
 
 RuleOf = Callable[[Graph, Node], OpView | None]

@@ -6,7 +6,8 @@ import csv
 import io
 from typing import Any
 
-from ..ir.order import START, events_of
+from ..ir.order import events_of
+from ..ir.program import START
 from .overview import Overview
 from .schedule import COMPUTE
 

@@ -83,7 +83,7 @@ def memory_of(program: Program, graph: Graph) -> Memory:
             )  # fmt: skip
     spans.sort(key=lambda span: (span.first, -span.bytes, span.name))
     profile = memory_profile(program, RESIDENT, graph)
-    event = profile.live.moment
+    event = profile.live.step
     return Memory(tuple(spans), profile.peak, event)
 
 

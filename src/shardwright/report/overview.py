@@ -12,9 +12,9 @@ from functools import cached_property
 from typing import Any
 
 from ..cost import Hardware
-from ..frontends.base import Source
-from ..ir.order import START, events_of
-from ..ir.program import Program
+from ..frontends.base import BACKWARD, FORWARD, PARAMETER, Source
+from ..ir.order import events_of
+from ..ir.program import START, Program
 from ..plans.plan import Plan
 from ..spec.axes import axes_text
 from ..spec.tensors import tensor_text
@@ -124,7 +124,31 @@ class Overview:
     @cached_property
     def sentence(self) -> str:
         cut = activation_dims(self.places, self.plan.complete)
-        return sentence(self.plan.mesh, self.modules, cut, self.trains)
+        text = sentence(self.plan.mesh, self.modules, cut, self.trains)
+        return f"{text}; {self._gathers}" if self.trains and self._gathers else text
+
+    @cached_property
+    def _gathers(self) -> str:
+        """Whether weights that are gathered for the forward pass are gathered again for the backward pass."""
+        count = len(self.source.inputs_are)
+        inputs = zip(self.program.inputs[:count], self.source.inputs_are)
+        weight_of = {value: value for value, about in inputs if about.role == PARAMETER}
+        gathered: dict[str, set[int]] = {FORWARD: set(), BACKWARD: set()}
+        for n, instr in enumerate(self.program.instrs):
+            weight = weight_of.get(instr.inputs[0]) if len(instr.inputs) == 1 else None
+            if weight is None:
+                continue
+            if instr.op == "all_gather" and self.places.phases[n] in gathered:
+                gathered[self.places.phases[n]].add(weight)
+            elif not instr.is_collective:  # a weight transposed, cast or sliced is that weight
+                weight_of.update(dict.fromkeys(instr.results, weight))
+        first, again = gathered[FORWARD], gathered[FORWARD] & gathered[BACKWARD]
+        if not first:
+            return ""
+        if not again:
+            return "gathered weights are kept for the backward pass"
+        some = "" if again == first else f"{len(again)} of {len(first)} "
+        return f"{some}gathered weights are gathered again for the backward pass"
 
     @cached_property
     def phases(self) -> dict[str, tuple[int, int]]:

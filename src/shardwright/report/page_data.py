@@ -11,7 +11,8 @@ from typing import Any
 
 from ..frontends.base import BUFFER, OPTIMIZER, PARAMETER
 from ..ir.graph import TensorType
-from ..ir.order import RUN, START, events_of
+from ..ir.order import events_of
+from ..ir.program import RUN, START
 from ..spec.axes import axes_text
 from ..spec.sharding import ShardingSpec
 from ..spec.tensors import tensor_text

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from ..cost import Hardware, simulate
 from ..cost.schedule import COMPUTE, Timeline
 from ..ir.graph import Graph
-from ..ir.order import RUN, START, WAIT, events_of
-from ..ir.program import Program
+from ..ir.order import events_of
+from ..ir.program import RUN, START, WAIT, Program
 
 
 @dataclass(frozen=True)

@@ -224,7 +224,12 @@ def _traffic(view: Overview, everything: bool) -> Iterator[str]:
         return
     total = sum(item.bytes for item in traffic)
     count, starts = sum(item.count for item in traffic), sum(item.starts for item in traffic)
-    yield f"communication, most exposed first ({count} collectives in {starts} starts, {gibibytes(total)} a device)"
+    sent = Counter[str]()
+    for item in traffic:
+        sent[item.axes] += item.bytes
+    over = ", ".join(f"{gibibytes(number)} over {axes}" for axes, number in sent.most_common()) if len(sent) > 1 else ""
+    head = f"communication, most exposed first ({count} collectives in {starts} starts, {gibibytes(total)} a device"
+    yield f"{head}: {over})" if over else f"{head})"
     shown = traffic if everything else traffic[:_SHOWN]
     rows = [
         [

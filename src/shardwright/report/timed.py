@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ..errors import printable
-from ..ir.order import RUN, START, events_of
+from ..ir.order import events_of
+from ..ir.program import RUN, START
 from ..plans import duration
 from ..spec.axes import axes_text
 from .overview import Overview

@@ -90,7 +90,15 @@ def rule(
         if not isinstance(size, int):
             raise RuleError(f"rule() has no argument {key!r}", rows=[("op", name)], help=near_misses(key, _ARGUMENTS))
 
+    if not isinstance(name, str):
+        raise RuleError(f"the name of an op is text, not {name!r}", help='write rule("matmul", "m k, k n -> m n")')
+
     def register(source: Any) -> Any:
+        if not isinstance(source, str) and not callable(source):
+            raise RuleError(
+                f"a rule is text, or a function of the call, not {source!r}", rows=[("op", str(name))],
+                help='write rule("matmul", "m k, k n -> m n")',
+            )  # fmt: skip
         origin = _caller()
         _load_families()
         transfers: tuple[Transfer, ...] = ()

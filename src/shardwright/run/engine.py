@@ -139,21 +139,26 @@ def engine_for(mesh: Any, framework: Framework, engine: Any = None, timeout: flo
     if engine is None:
         processes = framework.processes
         engine = processes if processes is not None and is_one_of_several() else "virtual"
-    if not isinstance(engine, str | Engine):
+    check_engine(engine)
+    if not isinstance(engine, str):
+        made: Engine = engine
+        return made
+    options = {} if timeout is None or engine != framework.processes else {"timeout": timeout}
+    return _module(engine).make(mesh, framework, **options)  # type: ignore[no-any-return]
+
+
+def check_engine(engine: Any) -> None:
+    """None, the name of an engine, or one."""
+    if engine is not None and not isinstance(engine, str | Engine):
         raise SpecError(
             f"engine= takes a name or an engine, not {engine!r}", rows=[("known", ", ".join(engine_names()))],
             help="what runs a Program follows the protocol shardwright.run.Engine",
         )  # fmt: skip
-    if not isinstance(engine, str):
-        made: Engine = engine
-        return made
     names = engine_names()
-    if engine not in names:
+    if isinstance(engine, str) and engine not in names:
         raise SpecError(
             f"no engine is called {engine!r}", rows=[("known", ", ".join(names))], help=near_misses(engine, names)
         )
-    options = {} if timeout is None or engine != framework.processes else {"timeout": timeout}
-    return _module(engine).make(mesh, framework, **options)  # type: ignore[no-any-return]
 
 
 def _module(name: str) -> Any:

@@ -16,13 +16,16 @@ from functools import partial
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from ..cost.memory import program_timeline
+from ..errors import RunError, ShardwrightError
 from ..frontends.base import Arrays, Framework
 from ..frontends.numpy.arrays import NumpyArrays
 from ..frontends.numpy.framework import NUMPY
 from ..ir.graph import TensorType
-from ..ir.order import START, WAIT, buffer_bytes, events_of
-from ..ir.program import Collective, Instr, Program
+from ..ir.order import buffer_bytes, events_of
+from ..ir.program import START, WAIT, Collective, Instr, Program
 from ..spec.axes import AxisRef, axes_text
 from ..spec.chunks import nested_chunk
 from ..spec.collective import collective_bytes
@@ -174,7 +177,7 @@ class CompiledProgram:
         for at, (kind, members) in enumerate(self.events):
             if kind != WAIT:  # devices have what a collective brings as soon as it is started
                 for n in members:
-                    for value, shards in zip(program.instrs[n].results, self.steps[n](env)):
+                    for value, shards in zip(program.instrs[n].results, self._results(n, env)):
                         env[value] = list(shards)
             meter.after(at, kind, members)
             for value in self.dead[donate][at]:
@@ -182,6 +185,21 @@ class CompiledProgram:
                     env[value] = []
         meter.executed.collectives = [meter.done[n] for n in sorted(meter.done)]
         return [env[value] for value in program.outputs], meter.executed
+
+    def _results(self, n: int, env: list[Shards]) -> Sequence[Shards]:
+        """What an instruction gives, or that it fails on the numbers at hand, such as an index beyond its table."""
+        try:
+            return self.steps[n](env)
+        except (ShardwrightError, NotImplementedError, RecursionError):
+            raise
+        except (IndexError, RuntimeError, np.linalg.LinAlgError) as error:
+            instr, values = self.program.instrs[n], self.program.values
+            given = ", ".join(f"{values[value].name}: {values[value].type}" for value in instr.inputs)
+            rows = [("at", str(instr.source))] if instr.source is not None else []
+            raise RunError(
+                f"{instr.op} fails: {type(error).__name__}: {error}", rows=[*rows, ("given", given)],
+                help="it fails on the numbers of this call; shapes are those that were planned",
+            ) from error  # fmt: skip
 
 
 class _Meter:

@@ -16,14 +16,12 @@ from time import monotonic
 
 import numpy as np
 
-from ..errors import PlanInfeasible
 from ..optimize import Progress
 from ..optimize.compact import compact
-from ..optimize.core import SLOW, SWEEPS, lots_of, solve_core
+from ..optimize.core import SLOW, SWEEPS, batches_of, solve_core
 from ..optimize.narrow import narrow
 from ..spec.sharding import ShardingSpec
 from .model import FINE, POLISH, Assigner, Assignment, Extra, Optimum
-from .routes import TOO_DEAR
 from .tighten import tighten
 
 ROOMS = (1e-3, 1e-2)
@@ -64,13 +62,13 @@ class _Core:
         # All as one layer: then what is kept loses no strategy.
         self.small = compact(costs, edges, kept=[variable], layer=[0] * len(costs), order=whole.order)
         self.at = self.small.left.index(variable) if variable in self.small.left else None
-        self.lots = lots_of(self.small.problem)
-        before, self.bound = -inf, self.lots.sweep()
+        self.batches = batches_of(self.small.problem)
+        before, self.bound = -inf, self.batches.sweep()
         for _ in range(SWEEPS):
             if self.bound - before <= SLOW * abs(self.bound):
                 break
-            before, self.bound = self.bound, self.lots.sweep()
-        self.slack, _ = self.lots.slack()
+            before, self.bound = self.bound, self.batches.sweep()
+        self.slack, _ = self.batches.slack()
 
     def best(self, picks: Sequence[int], time_limit: float | None) -> Optimum:
         """The best choice in which the variable takes one of these strategies."""
@@ -82,12 +80,12 @@ class _Core:
         scale = abs(self.bound)
         rooms = [least + part * scale for part in ROOMS] if least <= FAR * scale else []
         for room in (*rooms, float_info.max):
-            few = narrow(self.lots, slack, room)
-            links = [(link.first, link.second, link.table) for link in few.lots.links]
-            small = compact([rows[0] for rows in few.lots.costs], links)
+            few = narrow(self.batches, slack, room)
+            links = [(link.first, link.second, link.table) for link in few.batches.links]
+            small = compact([rows[0] for rows in few.batches.costs], links)
             found = solve_core(small.problem, "auto" if room in rooms else self.solver, time_limit)
             picked = [np.array([pick]) for pick in small.back(found.choice)]
-            if few.lots.evaluate(picked) + few.offset <= self.bound + room:  # else what was left out may be better
+            if few.batches.evaluate(picked) + few.offset <= self.bound + room:  # else what was left out may be better
                 break
         if room not in rooms and found.solver == "messages":
             self.solver = "messages"  # elimination will not do it next time either
@@ -125,8 +123,7 @@ class _Around(Assigner):
         began = monotonic()
         found = self.optimum(False, solver, time_limit)
         objective = self.objective(found.choice)
-        if self.book.most_gathered is not None and objective >= TOO_DEAR:
-            raise PlanInfeasible("every plan gathers more at once than is allowed")
+        self.book.check_gathers(objective)
         complete = self.decode(tighten(self, found.choice))
         seconds = monotonic() - began
         return Assignment(complete, objective, 0, found.solver, found.timed_out, seconds, self.hardware)

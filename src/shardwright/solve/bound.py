@@ -14,12 +14,13 @@ So for shares a + b1 + b2 + ... = 1 a step takes at least a(C + P) + b1 M1 + b2 
 which `model.Assigner` has a problem that no plan beats.  Each choice of shares takes one exact solution.
 
 Ops keep their order up to the last that more than one parameter's new state needs; `lower.ordering` may move those
-behind it, and what leads to state alone, so these are nobody's neighbours.
+behind it, and what leads to state alone, so these are nobody's neighbours.  What is made of state alone may run beside
+a move between neighbours: then it does not count as computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -28,15 +29,18 @@ import numpy as np
 
 from ..cost.comm import full_bucket, sent_cost
 from ..cost.machine import Hardware
+from ..cost.overlap import state_made
 from ..cost.schedule import links_over
 from ..ir.graph import Graph
 from ..ir.order import BUCKETED
-from ..optimize.problem import Ints
+from ..optimize.problem import Ints, share_of
 from ..propagation.complete import Complete
-from ..spec.axes import AxisRef
+from ..spec.axes import Axes, AxisRef
+from ..spec.sharding import ShardingSpec
 from .model import FINE, Assigner
 from .readers import Group
 from .routes import RouteBook
+from .strategies import Way, orders_in
 
 WHOLE = 1000
 """Shares are whole numbers of this part."""
@@ -116,25 +120,38 @@ class Neighbours:
 
     links_between: Sequence[tuple[int, int, Ints]]
     at: dict[int, Ints]
-    """By value: what its decider's choices cost, where it is delivered when all is computed."""
+    """By value: what its decider's choices cost, where it is delivered when all is computed, or what they cost less."""
+    left_out: bool = False
+    """Whether some compute does not count."""
+
+    @property
+    def alternatives(self) -> tuple[Neighbours | None, ...]:
+        """Where some compute does not count a bound without neighbours may be higher."""
+        return (self, None) if self.left_out else (self,)
 
     @classmethod
-    def of(cls, about: Assigner, part: int) -> Neighbours:
-        """Of an assigner's graph; ``part`` of `WHOLE` counts."""
+    def of(cls, about: Assigner, part: int, bound: bool = True) -> Neighbours:
+        """Of an assigner's graph; ``part`` of `WHOLE` counts.  For a ``bound`` what may run beside them does not."""
         book = about.book.repriced(about.hardware, full_price)
         found, ends = [], dict[int, Ints]()
+        left_out = False
+        for n in _movable(about.graph) if bound else ():
+            counted = _counted(about.ways[n], part)
+            if counted.any() and about.graph.nodes[n].results:
+                ends[about.graph.nodes[n].results[0]] = -counted
+                left_out = True
         for chain in _chains(about):
             for value, reader, place in chain:
                 demand = about.demands[value]
                 routes = book.routes(about.graph.type(value), None)
                 if reader < 0:
-                    ends[value] = _delivered(about, book, value) * FINE * part // WHOLE
+                    ends[value] = share_of(_delivered(about, book, value) * FINE, part, WHOLE)
                     continue
                 wanted = routes.index([way.operands[place] for way in about.ways[reader]])
-                table = routes.least[np.ix_(demand.made, wanted)] * FINE * part // WHOLE
+                table = share_of(routes.least[np.ix_(demand.made, wanted)] * FINE, part, WHOLE)
                 if demand.decider != reader and table.any():
                     found.append((demand.decider, reader, table))
-        return cls(found, ends)
+        return cls(found, ends, left_out)
 
     def value(self, value: int) -> tuple[Ints | None, Ints | None]:
         return self.at.get(value), None
@@ -147,6 +164,17 @@ class Neighbours:
 
     def links(self) -> Iterable[tuple[int, int, Ints]]:
         return self.links_between
+
+
+def _counted(ways: Sequence[Way], part: int) -> Ints:
+    """What an assigner's problem counts of compute."""
+    return share_of(np.array([way.compute for way in ways], np.int64) * FINE, part, WHOLE)
+
+
+def _movable(graph: Graph) -> frozenset[int]:
+    """Nodes that may run at any time, beside a move between neighbours, too."""
+    steps = [(n, node.inputs, node.results) for n, node in enumerate(graph.nodes)]
+    return state_made(steps, [graph.inputs[i] for i, _ in graph.updates])
 
 
 def _delivered(about: Assigner, book: RouteBook, value: int) -> Ints:
@@ -183,7 +211,8 @@ def _chains(about: Assigner) -> list[Chain]:
     found: list[Chain] = []
     before = -1
     """The node that computes before; -1: the start."""
-    order = [n for n in range(len(graph.nodes)) if timed[n]]
+    movable = _movable(graph)
+    order = [n for n in range(len(graph.nodes)) if timed[n] and n not in movable]
     for n in order:
         if n > last or alone[n]:
             before = -2  # from here on nothing is known of the order
@@ -254,17 +283,34 @@ def last_needed_by_several(graph: Graph) -> int:
     return -1
 
 
-def is_even(complete: Complete) -> bool:
-    """Whether all shards are of one size: plans of other splits are not what bounds speak of."""
-    graph = complete.graph
+def is_foreseen(complete: Complete, given: Mapping[int, ShardingSpec], outs: Iterable[ShardingSpec]) -> bool:
+    """Whether a plan is one of those that bounds speak of: all shards are of one size, axes of a dim stand in the order
+    of the mesh or of what was asked, what was asked of a value is what its op leaves, and nothing is carried through an
+    op while it is pending but sums."""
+    graph, mesh = complete.graph, complete.mesh
     pairs = list(zip(graph.inputs, complete.inputs))
     for decision in complete.decisions:
         node = graph.nodes[decision.node]
         pairs += zip((*node.inputs, *node.results), (*decision.operands, *decision.results))
     seen = {(graph.type(value).shape, spec) for value, spec in pairs}
-    return all(size % dim.shards == 0 for shape, spec in seen for size, dim in zip(shape, spec.dims))
+    fits = all(size % dim.shards == 0 for shape, spec in seen for size, dim in zip(shape, spec.dims))
+    orders = (mesh.axes, *orders_in(mesh, (*given.values(), *outs)))
+    carried = {kind for decision in complete.decisions for spec in decision.operands for _, kind in spec.partial}
+    fits = fits and carried <= {"sum"}
+    dims = {dim.axes for _, spec in seen for dim in spec.dims}
+    for value, spec in given.items():
+        producer = graph.values[value].producer
+        if producer is not None:
+            n, result = producer
+            fits = fits and complete.decisions[n].results[result].same_layout(spec.closed())
+    return fits and all(any(_in_order(axes, order) for order in orders) for axes in dims)
+
+
+def _in_order(axes: Axes, order: Axes) -> bool:
+    places = [next(i for i, axis in enumerate(order) if axis.overlaps(part)) for part in axes if part.size > 1]
+    return places == sorted(places)
 
 
 _OF_ONE_PARAMETER = 4
 """A parameter and its moments: what more pieces of new state need is needed by several parameters."""
-__all__ = ["WHOLE", "Neighbours", "Shares", "best_price", "full_price", "is_even", "shares_of", "weighted_price"]
+__all__ = ["WHOLE", "Neighbours", "Shares", "best_price", "full_price", "is_foreseen", "shares_of", "weighted_price"]

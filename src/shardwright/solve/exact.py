@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import takewhile
-from math import prod
+from math import inf, prod
 from time import monotonic
 
 from ..cost.comm import shown_cost
 from ..cost.machine import Hardware
 from ..cost.profile import RESIDENT, program_memory
-from ..errors import PlanInfeasible
+from ..errors import BoundError, PlanInfeasible
 from ..ir.graph import Graph
 from ..lower import lower
 from ..optimize import solver_named
@@ -25,7 +25,7 @@ from ..plans.asked import Asked
 from ..plans.complete import Complete
 from ..spec.mesh import DeviceMesh
 from .memory.search import Measure, fit
-from .model import NEAR, POLISH, Assigner, Assignment
+from .model import NEAR, POLISH, ROUGHLY, Assigner, Assignment
 from .repeated.layers import SIDES, Layers, find_layers
 from .repeated.stack import Stack
 from .routes import Price
@@ -52,7 +52,7 @@ def best_plan(
     """The best plan for a graph by an additive objective.
 
     ``measure`` says what a plan's Program holds, where memory is limited; ``prepared`` is what was worked out for the
-    same graph at other prices.  A ``rough`` plan of a graph that does not fold may be a little dearer than the best.
+    same graph at other prices.  A ``rough`` plan may cost a little more than the best: `ROUGHLY` where the graph folds.
     """
     measure = measure or held_by
     asked = asked or Asked(graph)
@@ -65,11 +65,11 @@ def best_plan(
 
     in_layers = solver_named(solver).ACCEPTS.message_passing
     for stack in prepared.stacks(hardware) if in_layers else ():
-        found = stack.solve(_left(time_limit, began))
+        found = stack.solve(_left(time_limit, began), rough)
         if found is None:
             continue
         small = stack.size <= POLISH
-        if found.gap > NEAR and small:
+        if found.gap > (ROUGHLY if rough else NEAR) and small:
             about, limit = prepared.whole(hardware), _left(time_limit, began)
             found = _better(found, partial(about.solve, solver, limit))
         if asked.memory is None or fits(found.complete):
@@ -118,13 +118,13 @@ def _better(folded: Assignment, unfolded: Callable[[], Assignment]) -> Assignmen
     except PlanInfeasible:  # a search within memory may miss what there is
         return folded
     best = min(folded, whole, key=lambda one: one.objective)
-    bound = min(max(folded.lower_bound, whole.lower_bound), best.objective)
+    bound = BoundError.unless(max(folded.lower_bound, whole.lower_bound), best.objective)
     return replace(best, lower_bound=bound, seconds=folded.seconds + whole.seconds)
 
 
 def _no_better_than(tight: Assignment, free: Assignment) -> Assignment:
     """A limit makes nothing cheaper."""
-    bound = min(max(tight.lower_bound, free.lower_bound), tight.objective)
+    bound = BoundError.unless(max(tight.lower_bound, free.lower_bound), tight.objective)
     return replace(tight, lower_bound=bound, seconds=tight.seconds + free.seconds)
 
 
@@ -132,9 +132,9 @@ def _left(time_limit: float | None, began: float) -> float | None:
     return None if time_limit is None else max(0.5, time_limit - (monotonic() - began))
 
 
-def assigner_of(graph: Graph, mesh: DeviceMesh, hardware: Hardware, asked: Asked) -> Assigner:
+def assigner_of(graph: Graph, mesh: DeviceMesh, hardware: Hardware, asked: Asked, until: float = inf) -> Assigner:
     """The numeric problem of a graph as it is, without a limit of memory."""
-    return Assigner(graph, mesh, hardware, asked)
+    return Assigner(graph, mesh, hardware, asked, until)
 
 
 @dataclass
@@ -145,13 +145,21 @@ class Prepared:
     mesh: DeviceMesh
     hardware: Hardware
     asked: Asked
+    until: float = inf
+    """When to give up, with `OutOfTime`."""
     irregular: int = 0
     """So many of the short stacks have layers that do not come out equal."""
     _stacks: list[Stack] = field(default_factory=list)
 
+    @property
+    def is_joined(self) -> bool:
+        """Whether mesh axes are joined, so that bounds speak of a part of the plans only."""
+        about = self._stacks[0].assigner if self._stacks else self._whole
+        return bool(about.space.joined)
+
     @cached_property
     def _whole(self) -> Assigner:
-        return assigner_of(self.graph, self.mesh, self.hardware, self.asked)
+        return assigner_of(self.graph, self.mesh, self.hardware, self.asked, self.until)
 
     def whole(self, hardware: Hardware, price: Price = shown_cost, compute: Share | None = None) -> Assigner:
         """The numeric problem of the graph as it is; arguments as for `Assigner.repriced`."""
@@ -169,7 +177,7 @@ class Prepared:
                 mine = self.asked.on(short.graph, short.values, short.outputs)
                 if mine is None:
                     return
-                self._stacks.append(Stack(short, assigner_of(short.graph, self.mesh, self.hardware, mine)))
+                self._stacks.append(Stack(short, assigner_of(short.graph, self.mesh, self.hardware, mine, self.until)))
             made = self._stacks[i]
             if hardware == self.hardware and price is shown_cost and compute is None:
                 yield made

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
 from time import monotonic
 from typing import Any, Protocol
 
@@ -32,12 +33,12 @@ from ..cost.comm import shown_cost
 from ..cost.machine import Hardware
 from ..cost.overlap import graph_roles
 from ..cost.program import ProgramCost
-from ..errors import PlanInfeasible
+from ..errors import BoundError, PlanInfeasible
 from ..ir.graph import Graph
 from ..optimize import Progress
-from ..optimize.compact import compact
+from ..optimize.compact import compact, in_time
 from ..optimize.core import solve_core
-from ..optimize.problem import Ints
+from ..optimize.problem import Ints, share_of
 from ..plans.asked import Asked
 from ..plans.complete import Complete, Decision
 from ..spec.interop import is_placeable
@@ -46,14 +47,16 @@ from ..spec.sharding import ShardingSpec
 from .polish import polish
 from .price import price
 from .readers import Demand, Group
-from .routes import TOO_DEAR, Price, RouteBook, Routes
-from .strategies import Space, Way
+from .routes import Price, RouteBook, Routes
+from .strategies import Space, Way, orders_in
 from .tighten import tighten
 
 FINE = 60
 """The bound counts in such parts of a picosecond, or what is lost in dividing would keep gaps open."""
 NEAR = 1e-8
 """A plan this near to the bound, as a part of what it costs, is as good as the best."""
+ROUGHLY = 1e-3
+"""Where a sum stands in for a schedule, it is good enough if it is this near: the two differ by far more."""
 POLISH = 4_000
 """The most ways in a graph of which single changes are tried."""
 Ways = tuple[Way, ...]
@@ -123,6 +126,8 @@ class Assigner:
     hardware: Hardware
     asked: Asked | None = None
     """What has to be kept; a limit of memory is not looked at here."""
+    until: float = inf
+    """When to give up, with `OutOfTime`."""
 
     def __post_init__(self) -> None:
         graph, asked = self.graph, self.asked or Asked(self.graph)
@@ -132,7 +137,9 @@ class Assigner:
         self.allows, self.offer, self.stays = asked.allows, asked.offer, asked.stays
         self.hardware = self.hardware.on(self.mesh)
         self.roles = graph_roles(graph)
-        self.space = Space(graph, self.mesh, self.hardware, self.uneven)
+        orders = orders_in(self.mesh, (*self.given.values(), *self.out_specs.values()))
+        named = {axis.name for spec in (*self.given.values(), *self.out_specs.values()) for axis in spec.used_axes}
+        self.space = Space(graph, self.mesh, self.hardware, self.uneven, orders, self.given, frozenset(named))
         self.book = RouteBook(self.mesh, self.hardware, asked.most_gathered)
         self.updates = {output: graph.inputs[i] for i, output in graph.updates}
         self.kept = frozenset(self.updates.values())
@@ -150,6 +157,7 @@ class Assigner:
         self.ways = [self._ways(n) for n in range(len(graph.nodes))]
         self.inputs = {value: self._input_specs(value) for value in graph.inputs}
         self._say_what_lies_how()
+        self.book.more_than(sum(max(way.time for way in ways) for ways in self.ways))
         self.outputs: dict[int, list[int]] = {}
         for i, value in enumerate(graph.outputs):
             self.outputs.setdefault(value, []).append(i)
@@ -193,6 +201,7 @@ class Assigner:
     # -- choices ------------------------------------------------------------------------------------------
 
     def _ways(self, n: int) -> Ways:
+        in_time(self.until)
         node, allows = self.graph.nodes[n], self.allows
         if not self.given and allows is None:
             return self.space.ways(n)
@@ -217,6 +226,8 @@ class Assigner:
         if value in self.given:
             return (self.given[value].closed(),)
         lists = {(id(self.ways[n]), place): self.ways[n] for n, place in self.readers[value]}
+        if not lists:
+            lists = self._renewing(value)
         kept = value in self.kept
         key = ("input", self.graph.type(value).rank, kept, *lists)
         free = self.allows is None and self.offer is None
@@ -225,7 +236,7 @@ class Assigner:
             return known
         found = {self.space.same(ShardingSpec.replicate(self.mesh, self.graph.type(value).rank)): None}
         for (_, place), ways in lists.items():
-            found.update(dict.fromkeys(way.operands[place] for way in ways))
+            found.update(dict.fromkeys((*way.operands, *way.results)[place] for way in ways))
         lying = [spec for spec in found if not spec.partial and (self.allows is None or self.allows(value, spec))]
         lying = [spec for spec in lying if is_placeable(spec)] if kept else lying
         if not lying:
@@ -234,6 +245,12 @@ class Assigner:
         if free:
             self._once[key] = made
         return made
+
+    def _renewing(self, value: int) -> dict[tuple[int, int], Ways]:
+        """Of state that nobody reads who makes it anew, and at which place among operands and results."""
+        new = (self.graph.outputs[output] for output, state in self.updates.items() if state == value)
+        makers = (producer for v in new if (producer := self.graph.values[v].producer) is not None)
+        return {(id(self.ways[n]), len(self.graph.nodes[n].inputs) + r): self.ways[n] for n, r in makers}
 
     def _say_what_lies_how(self) -> None:
         """Tell the book of routes all shardings of all types."""
@@ -270,6 +287,7 @@ class Assigner:
         return self._arrays.setdefault(array.tobytes(), array)
 
     def _demand(self, value: int) -> Demand:
+        in_time(self.until)
         graph, tensor = self.graph, self.graph.values[value]
         routes = self.book.routes(tensor.type, self.roles[value])
         settle: Ints | None = None
@@ -329,6 +347,7 @@ class Assigner:
         edges: list[tuple[int, int, Ints]] = []
         hubs: dict[int, int] = {}
         for v, demand in enumerate(self.demands):
+            in_time(self.until)
             if demand.settle is not None:
                 costs[demand.decider] = costs[demand.decider] + demand.settle * fine
             lying, kept = (None, None) if extra is None else extra.value(v)
@@ -363,8 +382,7 @@ class Assigner:
     def _times(self, ways: Ways, fine: int) -> Ints:
         if self.compute_weight is None:
             return np.array([way.time for way in ways], np.int64) * fine
-        part, whole = self.compute_weight
-        return np.array([way.compute for way in ways], np.int64) * fine * part // whole
+        return share_of(np.array([way.compute for way in ways], np.int64) * fine, *self.compute_weight)
 
     def _more(self, table: Ints, value: int, group: Group, extra: Extra | None) -> Ints:
         more = None if extra is None else extra.edge(value, group)
@@ -384,13 +402,14 @@ class Assigner:
         """An assignment that message passing finds, with a bound: near the best one, and never long in coming."""
         began = monotonic()
         found = self.optimum(True, "auto", time_limit, rough=True)
-        choice = found.choice
-        objective = self.objective(choice)
-        if self.book.most_gathered is not None and objective >= TOO_DEAR:
-            raise PlanInfeasible("every plan gathers more at once than is allowed")
-        complete = self.decode(tighten(self, choice))
-        lower, seconds = min(found.lower_bound, objective), monotonic() - began
-        return Assignment(complete, objective, lower, found.solver, found.timed_out, seconds, self.hardware)
+        return self._assigned(found.choice, self.objective(found.choice), found, found, began)
+
+    def _assigned(
+        self, choice: Sequence[int], objective: int, found: Optimum, bound: Optimum, began: float, late: bool = False
+    ) -> Assignment:
+        self.book.check_gathers(objective)
+        how = BoundError.unless(bound.lower_bound, objective), found.solver, late or found.timed_out
+        return Assignment(self.decode(tighten(self, choice)), objective, *how, monotonic() - began, self.hardware)
 
     def solve(self, solver: str = "auto", time_limit: float | None = None, progress: object = None) -> Assignment:
         """The best assignment that a numeric solver finds, priced as it will be lowered."""
@@ -415,12 +434,7 @@ class Assigner:
         if objective - bound.lower_bound > NEAR * objective and sum(map(len, self.ways)) <= POLISH:
             choice = polish(self, choice, left(1.0))
             objective = self.objective(choice)
-        if self.book.most_gathered is not None and objective >= TOO_DEAR:
-            raise PlanInfeasible("every plan gathers more at once than is allowed")
-        complete = self.decode(tighten(self, choice))
-        lower = min(bound.lower_bound, objective)
-        seconds = monotonic() - began
-        return Assignment(complete, objective, lower, best.solver, timed_out, seconds, self.hardware)
+        return self._assigned(choice, objective, best, bound, began, timed_out)
 
     def optimum(
         self,
@@ -434,7 +448,7 @@ class Assigner:
     ) -> Optimum:
         """The best choice for the plan's problem or the bound's; where that takes long, a ``rough`` one."""
         costs, edges, _ = self.terms(bound, extra)
-        small = compact(costs, edges, self.graph.name, order=self.order)
+        small = compact(costs, edges, self.graph.name, order=self.order, until=self.until)
         found = solve_core(small.problem, solver, time_limit, tell, rough, narrowed)
         lower, unit = found.lower_bound + small.offset, FINE if bound else 1
         return Optimum(small.back(found.choice), -(-lower // unit), found.solver, found.timed_out)
@@ -487,7 +501,7 @@ class Assigner:
                 outputs.append(self.out_specs[i].closed())
             else:
                 outputs.append(ends.get(value, home[value]) if home[value].partial else home[value])
-        return Complete(graph, self.mesh, inputs, tuple(decisions), tuple(outputs), (), 0, sources)
+        return Complete(graph, self.mesh, inputs, tuple(decisions), tuple(outputs), self.space.joined, 0, sources)
 
 
 __all__ = ["Assigner", "Assignment"]

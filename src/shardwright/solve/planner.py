@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from time import monotonic
 
 from ..cost import RESIDENT, Hardware, memory_profile, step_time
@@ -39,8 +39,8 @@ from ..rules.registry import fuse_updates
 from ..spec.axes import Axes
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
-from .bound import is_even
-from .exact import assigner_of, best_plan, held_by
+from .bound import is_foreseen
+from .exact import Prepared, assigner_of, best_plan, held_by
 from .model import Assigner, Assignment
 from .recipes import DISTINCT, RECIPES
 from .recipes.costs import recipe_complete, recipe_cost
@@ -76,15 +76,17 @@ def apply_rewrite(rewrite: Rewrite, asked: Asked) -> Asked:
     raise SpecError(f"the plan's graph was rewritten by {rewrite.name!r}, which this version does not know")
 
 
-def rewrites_of(asked: Asked) -> tuple[Rewrite, ...]:
-    """The passes that a graph goes through before anything is decided."""
-    graph = asked.graph
-    passes = {
-        UPDATES: bool(graph.updates) and fuse_updates(graph, asked.spoken_of) is not None,
-        ATTENTION: attention_as_meant(graph, asked.spoken_of) is not graph,
-        CONSTRAINTS: any(node.op == CONSTRAINT for node in graph.nodes),
-    }
-    return tuple(Rewrite(name) for name, needed in passes.items() if needed)
+def rewritten(asked: Asked) -> tuple[tuple[Rewrite, ...], Asked]:
+    """The passes that a graph goes through before anything is decided, and what was asked, of the new graph."""
+    found = []
+    for name in (UPDATES, ATTENTION, CONSTRAINTS):
+        if name == CONSTRAINTS and not any(node.op == CONSTRAINT for node in asked.graph.nodes):
+            continue
+        made = apply_rewrite(Rewrite(name), asked)
+        if made.graph is not asked.graph or name == CONSTRAINTS:  # which may say more of the same graph
+            found.append(Rewrite(name))
+            asked = made
+    return tuple(found), asked
 
 
 @dataclass(frozen=True)
@@ -110,16 +112,19 @@ class Planner:
     # -- what was asked for -------------------------------------------------------------------------------
 
     @cached_property
-    def rewrites(self) -> tuple[Rewrite, ...]:
-        return rewrites_of(self.requested) if self.passes is None else self.passes
+    def _rewritten(self) -> tuple[tuple[Rewrite, ...], Asked]:
+        if self.passes is None:
+            return rewritten(self.requested)
+        return self.passes, reduce(lambda asked, rewrite: apply_rewrite(rewrite, asked), self.passes, self.requested)
 
-    @cached_property
+    @property
+    def rewrites(self) -> tuple[Rewrite, ...]:
+        return self._rewritten[0]
+
+    @property
     def asked(self) -> Asked:
         """Bound to the graph that is decided upon."""
-        asked = self.requested
-        for rewrite in self.rewrites:
-            asked = apply_rewrite(rewrite, asked)
-        return asked
+        return self._rewritten[1]
 
     @property
     def graph(self) -> Graph:
@@ -145,8 +150,23 @@ class Planner:
         self, fixed: Mapping[int, ShardingSpec], strict: bool, solver: str, time_limit: float | None
     ) -> Assignment:
         """The exact solver's answer; ``fixed`` shardings stand fast beside what was asked."""
-        asked = self.asked.also(fixed, strict).limited(self.limit)
-        return best_plan(self.graph, self.mesh, self.hardware, asked, solver=solver, time_limit=time_limit)
+        return self._exact(self.asked.also(fixed, strict).limited(self.limit), solver, time_limit)
+
+    def _exact(self, asked: Asked, solver: str, time_limit: float | None) -> Assignment:
+        """The exact solver's answer, without a bound where it does not hold for all plans."""
+        prepared = Prepared(self.graph, self.mesh, self.hardware, asked)
+        found = best_plan(
+            self.graph, self.mesh, self.hardware, asked, solver=solver, time_limit=time_limit, prepared=prepared
+        )
+        return replace(found, lower_bound=0) if prepared.is_joined else found
+
+    def _told(self, plan: Plan, seconds: float) -> Plan:
+        """A plan that was cut short, and says so."""
+        note = f"time was up after {seconds:g} s: with more, a faster plan or a better bound may be found"
+        notes = tuple(dict.fromkeys([*plan.complete.notes, note]))
+        assert plan.program is not None
+        program, complete = replace(plan.program, notes=notes), replace(plan.complete, notes=notes)
+        return replace(plan, complete=complete, program=program, timed_out=True)
 
     # -- plans ------------------------------------------------------------------------------------------------
 
@@ -169,12 +189,16 @@ class Planner:
         ), lower_bound)  # fmt: skip
 
     def bounded(self, plan: Plan, bound: int) -> Plan:
-        """A plan with a bound of all plans with even splits.
+        """A plan with a bound of all plans with even splits whose axes stand in the order of the mesh, or as asked, and
+        whose ops leave values as asked and carry sums alone.
 
-        Nothing is known of plans with others, nor where a compiler makes one pass of several ops, which no sum over ops
+        Nothing is known of other plans, nor where a compiler makes one pass of several ops, which no sum over ops
         foresees.
         """
-        if self.hardware.compiled or (bound > plan.cost.objective and not is_even(plan.complete)):
+        asked = self.asked
+        if self.hardware.compiled or (
+            bound > plan.cost.objective and not is_foreseen(plan.complete, asked.given, asked.out_specs.values())
+        ):
             return replace(plan, lower_bound=0)
         if bound > plan.cost.objective:
             raise BoundError(
@@ -279,7 +303,7 @@ class Planner:
         for strict in (False, True):
             search = self.scheduled(solver, until, strict)
             search.search()
-            if search.best is None:
+            if search.suffers() and not (search.late and not search.judged):
                 search.fit()
             search.raise_bound()
             best = search.best
@@ -323,8 +347,7 @@ class Planner:
                 search = self.scheduled("auto", monotonic() + seconds)
                 search.raise_bound()
                 return search.lower_bound
-            free = self.asked.limited(None)
-            return best_plan(self.graph, self.mesh, self.hardware, free, time_limit=seconds).lower_bound
+            return self._exact(self.asked.limited(None), "auto", seconds).lower_bound
         except PlanInfeasible:
             return 0
 
@@ -333,6 +356,7 @@ class Planner:
     ) -> Plan:
         """The best plan that keeps every request; `PlanInfeasible` where none is found."""
         seconds = DEFAULT_SECONDS if time_limit is None else time_limit
+        end = monotonic() + seconds
         if self.asked.recipe is not None:
             return self._recipe_asked_for(self.asked.recipe)
         if solver == SIMPLE:
@@ -341,16 +365,18 @@ class Planner:
             return self.bounded(plan, self.free_bound(seconds) if small else 0)
         failed: PlanInfeasible | None = None
         best: Plan | None = None
-        bound, late, end = 0, False, monotonic() + seconds
+        bound, late = 0, False
         try:
-            best = (self.by_schedule if self.hardware.overlaps else self.by_solver)(solver, seconds)
+            best = (self.by_schedule if self.hardware.overlaps else self.by_solver)(solver, end - monotonic())
             bound, late = best.lower_bound, best.timed_out
             self._kept(best)
         except PlanInfeasible as error:
             failed = error
-            bound = self.free_bound(seconds) if best is None else bound
+            late = late or monotonic() > end
+            bound = self.free_bound(end - monotonic()) if best is None and not late else bound
             best = None
-        for name in DISTINCT:
+        # Where time was up before there was a plan, the first recipe that will do is taken: first what holds least.
+        for name in sorted(DISTINCT, key=lambda name: name != "zero3") if best is None and late else DISTINCT:
             try:
                 if best is not None and (monotonic() > end or not self.recipe_may_win(name, best.cost.objective)):
                     late = late or monotonic() > end
@@ -363,7 +389,7 @@ class Planner:
         if best is None:
             assert failed is not None
             raise failed
-        return replace(best, timed_out=late)
+        return self._told(best, seconds) if late else replace(best, timed_out=False)
 
     def _recipe_asked_for(self, name: str) -> Plan:
         plan = self.by_recipe(name)
@@ -430,4 +456,4 @@ def _notes(decided: Complete, program: Program, times: Sequence[int], more: tupl
     return tuple(dict.fromkeys(map(printable, notes)))
 
 
-__all__ = ["SIMPLE", "SPECS", "Planner", "apply_rewrite", "check_recipe", "check_solver", "held_by", "rewrites_of"]
+__all__ = ["SIMPLE", "SPECS", "Planner", "apply_rewrite", "check_recipe", "check_solver", "held_by", "rewritten"]

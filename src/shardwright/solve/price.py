@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ..cost.comm import sent_cost, shown_cost
 from ..cost.compute import cost_class, local_sizes, op_time, operations
 from ..cost.machine import Hardware
-from ..cost.memory import local_bytes
+from ..cost.memory import local_bytes, row_bytes
 from ..cost.program import ProgramCost
 from ..ir.graph import Graph, Node, TensorType
 from ..propagation.complete import Complete, Decision, complete_parts
@@ -48,7 +48,8 @@ def node_time(
     sizes = [local_bytes(spec, type) for spec, type in zip(specs, types)]
     work = operations(rule, kind, local_sizes(rule, axes), dict(attrs)) if rule is not None else 0
     dtype = types[0].dtype if types else "f32"
-    return op_time(kind, work, sizes[:count], sizes[count:], dtype, hardware)
+    row = row_bytes(specs[count], types[count]) if count < len(types) else 0
+    return op_time(kind, work, sizes[:count], sizes[count:], dtype, hardware, row)
 
 
 def steps_shown(steps: Sequence[Step], role: str | None, hardware: Hardware) -> int:

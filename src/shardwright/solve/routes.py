@@ -17,9 +17,10 @@ import numpy.typing as npt
 
 from ..cost.comm import shown_cost
 from ..cost.machine import Hardware
+from ..errors import PlanInfeasible
 from ..ir.graph import TensorType
 from ..optimize.problem import Ints
-from ..spec.axes import AxisRef, axes_size
+from ..spec.axes import Axes, AxisRef, axes_size
 from ..spec.mesh import DeviceMesh
 from ..spec.resharding.cheapest import reshard
 from ..spec.resharding.single_steps import Hops, steps_to
@@ -27,10 +28,11 @@ from ..spec.resharding.steps import Step
 from ..spec.sharding import ShardingSpec
 
 Bools = npt.NDArray[np.bool_]
-TOO_DEAR = 10**15
-"""Picoseconds of a move that is not allowed: more than any plan, and little enough to add up."""
+TOO_DEAR, DEAREST = 10**15, 10**16
+"""Picoseconds of a move that is not allowed: more than any plan, and little enough to add up; plans of more than 500 s
+need more, and those of more than 5,000 s cannot have it."""
 STEPS = 64
-"""Of equally dear ways the one with fewest steps is taken: prices are counted in so many parts, and a step is one."""
+"""Of routes that cost the same the one with fewest steps is taken: prices are counted in so many parts, a step one."""
 FAR = 1 << 60
 MANY = 256
 """From so many shardings on, going by single steps is faster than by middles."""
@@ -189,6 +191,32 @@ def _lots(ends: Sequence[int]) -> list[Sequence[int]]:
     return [ends[i : i + EXACT] for i in range(0, len(ends), EXACT)]
 
 
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """The steps from each of some shardings of a tensor to each other one; equal layouts are one."""
+
+    specs: Sequence[ShardingSpec]
+    at: dict[ShardingSpec, int]
+    steps: dict[tuple[int, int], tuple[Step, ...]]
+
+    @classmethod
+    def of(cls, type: TensorType, specs: Iterable[ShardingSpec]) -> Searched:
+        at: dict[ShardingSpec, int] = {}
+        different: list[ShardingSpec] = []
+        for spec in specs:
+            same = next((i for i, other in enumerate(different) if other.same_layout(spec)), None)
+            at[spec] = len(different) if same is None else same
+            if same is None:
+                different.append(spec)
+        steps = {
+            (i, j): steps_to(target, [source], source, type.shape, type.item_bytes)[1]
+            for i, source in enumerate(different)
+            for j, target in enumerate(different)
+            if i != j
+        }
+        return cls(different, at, steps)
+
+
 Price = Callable[[str, Sequence[AxisRef], int, str | None, Hardware], int]
 
 
@@ -199,16 +227,29 @@ class RouteBook:
     mesh: DeviceMesh
     hardware: Hardware
     most_gathered: int | None = None
-    """The most bytes that one all_gather may leave on a device; what leaves more costs `TOO_DEAR`."""
+    """The most bytes that one all_gather may leave on a device; what leaves more costs ``refusal``."""
+    refusal: int = TOO_DEAR
+    """More than any plan takes."""
     price: Price = shown_cost
     """Of a collective: kind, axes, bytes sent, role, machine."""
     _words: dict[TensorType, dict[ShardingSpec, None]] = field(default_factory=dict)
     _hops: dict[frozenset[ShardingSpec], Hops] = field(default_factory=dict)
+    _searches: dict[tuple[TensorType, frozenset[ShardingSpec]], Searched] = field(default_factory=dict)
+    _prices: dict[tuple[str, Axes, int, str | None, int], int] = field(default_factory=dict)
     _routes: dict[tuple[TensorType, str | None], Routes] = field(default_factory=dict)
 
     def repriced(self, hardware: Hardware, price: Price = shown_cost) -> RouteBook:
         """The same shardings and steps at other prices."""
-        return replace(self, hardware=hardware, price=price, _routes={})
+        return replace(self, hardware=hardware, price=price, _prices={}, _routes={})
+
+    def more_than(self, plan: int) -> None:
+        """Say what the slowest plan takes, before the first question is asked."""
+        self.refusal = min(max(TOO_DEAR, 2 * plan), DEAREST)
+
+    def check_gathers(self, objective: int) -> None:
+        """Refuse a plan whose time says that it gathers more than it may."""
+        if self.most_gathered is not None and objective >= self.refusal:
+            raise PlanInfeasible("every plan gathers more at once than is allowed")
 
     def allow(self, type: TensorType, specs: Iterable[ShardingSpec]) -> None:
         """Tensors of this type may lie so.  All is said before the first question is asked about a type."""
@@ -240,7 +281,7 @@ class RouteBook:
         for step in hops.classes:
             time = self.price(step.kind, step.axes, step.sent(bytes), role, self.hardware)
             if self.most_gathered is not None and step.kind == "all_gather":
-                time += TOO_DEAR * (bytes // step.shards * axes_size(step.axes) > self.most_gathered)
+                time += self.refusal * (bytes // step.shards * axes_size(step.axes) > self.most_gathered)
             prices.append(time * STEPS + 1)
         matrix = np.full((len(hops.specs), len(hops.specs)), FAR, np.int64)
         if len(hops.steps):
@@ -249,30 +290,30 @@ class RouteBook:
         return Routes(hops.specs, hops.at, matrix)
 
     def _searched(self, type: TensorType, role: str | None, specs: tuple[ShardingSpec, ...]) -> Routes:
-        """Where shards may be uneven: from each sharding to each other one by a search."""
-        at: dict[ShardingSpec, int] = {}
-        kept: list[ShardingSpec] = []
-        for spec in specs:
-            same = next((i for i, other in enumerate(kept) if other.same_layout(spec)), None)
-            at[spec] = len(kept) if same is None else same
-            if same is None:
-                kept.append(spec)
-        matrix = np.full((len(kept), len(kept)), FAR, np.int64)
-        for i, source in enumerate(kept):
-            for j, target in enumerate(kept):
-                if i != j:
-                    steps = steps_to(target, [source], source, type.shape, type.item_bytes)[1]
-                    matrix[i, j] = self._price(role, steps) * STEPS + 1
-        return Routes(kept, at, matrix)
+        """Where shards may be uneven: from each sharding to each other one by a search, which knows no prices."""
+        key = type, frozenset(specs)
+        searched = self._searches.get(key)
+        if searched is None:
+            searched = self._searches[key] = Searched.of(type, specs)
+        matrix = np.full((len(searched.specs), len(searched.specs)), FAR, np.int64)
+        for (i, j), steps in searched.steps.items():
+            matrix[i, j] = self._price(role, steps) * STEPS + 1
+        return Routes(searched.specs, searched.at, matrix)
 
     def search(self, type: TensorType, role: str | None, source: ShardingSpec, target: ShardingSpec) -> int:
         """What a reshard costs that lowering searches for."""
         return self._price(role, reshard(source, target, type.shape, type.item_bytes, idle=False))
 
     def _price(self, role: str | None, steps: Iterable[Step]) -> int:
-        total = 0
-        for step in steps:
-            total += self.price(step.kind, step.axes, step.bytes, role, self.hardware)
-            if step.kind == "all_gather" and self.most_gathered is not None:
-                total += TOO_DEAR * (step.local_bytes * axes_size(step.axes) > self.most_gathered)
-        return total
+        return sum(self._step_price((step.kind, step.axes, step.bytes, role, step.local_bytes)) for step in steps)
+
+    def _step_price(self, step: tuple[str, Axes, int, str | None, int]) -> int:
+        """Of one collective: few differ among very many reshards."""
+        price = self._prices.get(step)
+        if price is None:
+            kind, axes, sent, role, local_bytes = step
+            price = self.price(kind, axes, sent, role, self.hardware)
+            if kind == "all_gather" and self.most_gathered is not None:
+                price += self.refusal * (local_bytes * axes_size(axes) > self.most_gathered)
+            self._prices[step] = price
+        return price

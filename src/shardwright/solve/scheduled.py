@@ -2,7 +2,8 @@
 
 What a step takes is the time of its scheduled Program, which no sum over ops says.  So sums stand in for it: for each
 of `STAND_INS` the best plan by that sum is found exactly, where the graph folds or is small, and by message passing
-else.  Each is lowered, ordered and simulated, and the fastest that fits is taken; of equal ones the first.
+else.  Some count more what no order hides: moves between ops that are computed one right after the other.  Each plan is
+lowered, ordered and simulated, and the fastest that fits is taken; of equal ones the first.
 
 A deep stack of equal layers is simulated by its short one first (`repeated.depth`), in full only if that comes near the
 best.
@@ -13,11 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import NamedTuple
 
 from ..cost.machine import Hardware, Overlap
 from ..errors import PlanInfeasible
 from ..ir.graph import Graph
 from ..optimize import solver_named
+from ..optimize.compact import OutOfTime
 from ..plans.asked import Asked
 from ..plans.complete import Complete
 from ..spec.mesh import DeviceMesh
@@ -25,18 +28,34 @@ from .bound import WHOLE, Neighbours, Shares, shares_of, weighted_price
 from .exact import EXACT, Prepared, best_plan
 from .model import Assignment
 from .repeated.depth import deep_time
+from .tighten import tighten
+
+
+class StandIn(NamedTuple):
+    """What a sum counts of communication."""
+
+    overlap: Overlap
+    """Of gathered weights, reduced gradients, new state and all else, in percent."""
+    between: int = 0
+    """Of moves between ops that are computed one right after the other, so much more, in parts of `WHOLE`: nothing can
+    hide those."""
+
 
 STAND_INS = (
-    Overlap(50, 50, 100),
-    Overlap(10, 10, 100),
-    Overlap(50, 50, 50, 50),
-    Overlap(99, 100, 100, 100, bucketed=True),
-    Overlap(10, 10, 100, 100, bucketed=True),
+    StandIn(Overlap(50, 50, 100)),
+    StandIn(Overlap(10, 10, 100)),
+    StandIn(Overlap(50, 50, 50, 50), 500),
+    StandIn(Overlap(99, 100, 100, 100, bucketed=True)),
+    StandIn(Overlap(10, 10, 100, 100, bucketed=True)),
+    StandIn(Overlap(30, 30, 30, 30, bucketed=True), 700),
 )
-"""What a sum may count of gathered weights, reduced gradients, new state and all else, in percent.  On fifteen models
-and meshes no single one came within 5% of the best everywhere, and more of them than these gained nothing."""
+"""On fifteen models and meshes no single one came within 5% of the best everywhere, and more of them than these gained
+nothing."""
 NEARLY = 1.015
 """A deep plan is simulated in full if its estimate is no more than this part of the least one."""
+SLOWER, MUCH_SLOWER = 1.005, 1.2
+"""Where what fits takes more than this part of the fastest plan that does not, it is looked for by some sums, or by
+all."""
 FULL = 2
 """So many deep plans are, at most."""
 
@@ -74,7 +93,7 @@ class Scheduled:
     judged: list[Judged] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.prepared = Prepared(self.graph, self.mesh, self.hardware, self.asked)
+        self.prepared = Prepared(self.graph, self.mesh, self.hardware, self.asked, self.until)
         self._seen: set[object] = set()
 
     def left(self) -> float:
@@ -88,13 +107,44 @@ class Scheduled:
     # -- candidates ---------------------------------------------------------------------------------------
 
     def candidates(self) -> Iterator[Assignment]:
-        """The best plans by each sum; the first one whatever the time."""
-        for i, overlap in enumerate(STAND_INS):
+        """The best plans by each sum."""
+        for i, stand_in in enumerate(STAND_INS):
             if i and self.is_over():
                 return
-            found = self.by(overlap)
-            self.late = self.late or found.timed_out
-            yield found
+            try:
+                found = self.beside(stand_in) if stand_in.between else self.by(stand_in.overlap)
+            except OutOfTime:
+                self.late = True
+                return
+            if found is not None:
+                self.late = self.late or found.timed_out
+                yield found
+
+    def beside(self, stand_in: StandIn) -> Assignment | None:
+        """The best plan by a sum that counts moves between neighbours more than others; None if it gathers more than it
+        may."""
+        hardware = self.hardware.with_overlap(stand_in.overlap)
+        try:
+            if solver_named(self.solver).ACCEPTS.message_passing:
+                for stack in self.prepared.stacks(hardware):
+                    both = stack.optimum(
+                        True, self.left(), Neighbours.of(stack.assigner, stand_in.between, False), False, True
+                    )
+                    if both is not None:
+                        found, plan = both[0], both[1].tight()
+                        stack.assigner.book.check_gathers(plan.objective)
+                        made = plan.decode(), plan.objective, 0, found.solver, found.timed_out
+                        return Assignment(*made, 0, hardware, plan.shortened())
+            about = self.prepared.whole(hardware)
+            rough = sum(map(len, about.ways)) > EXACT
+            extra = Neighbours.of(about, stand_in.between, False)
+            found = about.optimum(True, self.solver, self.left(), None, extra, rough, not rough)
+            objective = about.objective(found.choice)
+            about.book.check_gathers(objective)
+            complete = about.decode(tighten(about, found.choice))
+            return Assignment(complete, objective, 0, found.solver, found.timed_out, 0, hardware)
+        except PlanInfeasible:
+            return None
 
     def by(self, overlap: Overlap) -> Assignment:
         hardware = self.hardware.with_overlap(overlap)
@@ -133,14 +183,19 @@ class Scheduled:
         fits = [one for one in self.judged if one.memory <= self.limit]
         return min(fits, key=lambda one: (one.time, one.memory), default=None)
 
-    def fit(self, sums: int = 2) -> None:
-        """Plans within the limit, by the sums whose plans were fastest without one."""
+    def suffers(self, part: float = SLOWER) -> bool:
+        """Whether the limit makes what fits slower than what does not."""
+        return self.best is None or self.best.time > part * min(one.time for one in self.judged)
+
+    def fit(self, sums: int = 3) -> None:
+        """Plans within the limit, by the sums whose plans were fastest without one, and by all while it hurts."""
         asked = self.asked.limited(self.limit)
         failed: PlanInfeasible | None = None
         order = sorted(self.judged, key=lambda one: one.time)
-        overlaps = list(dict.fromkeys(one.assignment.hardware.overlap for one in order))
-        known = [overlap for overlap in overlaps if overlap in STAND_INS]
-        for overlap in [*known, *(o for o in STAND_INS if o not in known)][:sums]:
+        overlaps = [one.assignment.hardware.overlap for one in order]
+        for i, overlap in enumerate(dict.fromkeys((*overlaps, *(one.overlap for one in STAND_INS)))):
+            if not self.suffers(SLOWER if i < sums else MUCH_SLOWER):
+                break
             if self.judged and self.best is not None and self.is_over():
                 break
             hardware = self.hardware.with_overlap(overlap)
@@ -152,6 +207,9 @@ class Scheduled:
             except PlanInfeasible as error:
                 failed = failed or error
                 continue
+            except OutOfTime:
+                self.late = True
+                break
             self.late = self.late or found.timed_out
             if self._is_new(found):
                 self.judged.append(Judged(found, *self.judge(found.complete)))
@@ -163,12 +221,18 @@ class Scheduled:
     def raise_bound(self) -> None:
         """Raise the bound by one choice of shares after the other, as long as it rises: in a row it does so up to some
         place, and then falls."""
+        if self.is_over() or self.prepared.is_joined:
+            return
         for row in shares_of(self.hardware, self.mesh.axes):
             before = self.lower_bound
             for shares in row:
                 if self.is_over():
                     return
-                bound = self.bound(shares)
+                try:
+                    bound = self.bound(shares)
+                except OutOfTime:
+                    self.late = True
+                    return
                 if bound <= self.lower_bound:
                     break
                 self.lower_bound = bound
@@ -184,13 +248,23 @@ class Scheduled:
         part = (shares.compute, WHOLE)
         if solver_named(self.solver).ACCEPTS.message_passing:
             for stack in self.prepared.stacks(self.hardware, price, part):
-                both = stack.optimum(True, self.left(), Neighbours.of(stack.assigner, shares.compute), False)
-                if both is not None:
-                    return both[0].lower_bound
+                extra: Neighbours | None = Neighbours.of(stack.assigner, shares.compute)
+                found = stack.optimum(True, self.left(), extra, False, True)
+                if found is None:
+                    continue
+                other = (
+                    stack.optimum(True, self.left(), None, False, True)
+                    if extra is not None and extra.left_out
+                    else None
+                )
+                return max(both[0].lower_bound for both in (found, other) if both is not None)
         about = self.prepared.whole(self.hardware, price, part)
         extra = Neighbours.of(about, shares.compute)
         rough = sum(map(len, about.ways)) > EXACT
-        return about.optimum(True, self.solver, self.left(), None, extra, rough, not rough).lower_bound
+        return max(
+            about.optimum(True, self.solver, self.left(), None, at, rough, not rough).lower_bound
+            for at in extra.alternatives
+        )
 
 
 __all__ = ["STAND_INS", "Judged", "Scheduled"]

@@ -12,7 +12,7 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from ..errors import MeshError, NotationError, near_misses
+from ..errors import MeshError, NotationError, front, near_misses
 from .axes import AxisRef
 from .notation import parse_axis, parse_mesh
 
@@ -37,6 +37,7 @@ class DeviceMesh:
     axis_names: tuple[str, ...]
     device_ids: tuple[int, ...]
 
+    @front
     def __init__(
         self, axes: Any, axis_names: Sequence[str] | None = None, *, device_ids: Iterable[int] | None = None
     ) -> None:
@@ -236,6 +237,9 @@ def _read_axes(
     if names is not None:
         if not isinstance(axes, Iterable):
             raise MeshError(f"{axes!r} is no list of axis sizes", help='write DeviceMesh((2, 4), ("dp", "tp"))')
+        if isinstance(axes, str):
+            both = f"{axes}, {names}" if isinstance(names, str) else axes
+            raise MeshError("sizes and names of the axes are expected, not text", help=f'write DeviceMesh("{both}")')
         shape = tuple(axes)
         if len(shape) != len(names):
             raise MeshError(f"{len(shape)} sizes but {len(names)} axis names")

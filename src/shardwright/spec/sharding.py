@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, NoReturn
 
-from ..errors import SpecError
+from ..errors import SpecError, front
 from .axes import Axes, AxisRef, merge_axes
 from .chunks import nested_chunk, padded_size
 from .collective import check_reduction
@@ -76,7 +76,12 @@ class P(tuple[Any, ...]):
     partial: Any
     replicated: tuple[str, ...]
 
+    @front
     def __new__(cls, *dims: Any, partial: Any = (), replicated: Any = ()) -> P:
+        for entry in dims:
+            words = entry if isinstance(entry, list | tuple) else (entry,)
+            if not all(word is None or isinstance(word, str | AxisRef | DimSpec) for word in words):
+                raise SpecError(f"P cannot hold {entry!r}", help=_DIM)
         self = super().__new__(cls, dims)
         self.partial = partial
         self.replicated = (replicated,) if isinstance(replicated, str) else tuple(replicated)
@@ -412,6 +417,9 @@ def _claim(axis: AxisRef, where: str, seen: list[tuple[AxisRef, str]], spec: Sha
     seen.append((axis, where))
 
 
+_DIM = "an entry for each dim of the tensor: None, 'dp', ('dp', 'tp') or 'dp+?'"
+
+
 def _read_dim(entry: Any, mesh: DeviceMesh) -> DimSpec:
     if entry is None:
         return CLOSED
@@ -426,7 +434,7 @@ def _read_dim(entry: Any, mesh: DeviceMesh) -> DimSpec:
         is_open = "?" in words
         axes = merge_axes(mesh.axis(word) for word in words if word != "?")
         return DimSpec(axes, is_open)
-    raise SpecError(f"cannot read {entry!r} as the axes of a dim", help="use None, 'dp', ('dp', 'tp') or 'dp+?'")
+    raise SpecError(f"cannot read {entry!r} as the axes of a dim", help=_DIM)
 
 
 def _read_partial(partial: Any, mesh: DeviceMesh) -> Partial:
@@ -455,6 +463,8 @@ def compute_global_shape(local_shapes: Sequence[Any], spec: ShardingSpec) -> Sha
     >>> compute_global_shape((4, 3), spec), compute_global_shape([(3, 3), (2, 3)], spec)
     ((8, 3), (5, 3))
     """
+    if not isinstance(spec, ShardingSpec):
+        raise SpecError(f"{spec!r} does not say of which mesh it is", help='write ShardingSpec.parse("[d]", "d=2")')
     if all(isinstance(size, int) for size in local_shapes):
         spec.check_rank(local_shapes)
         return tuple(size * dim.shards for size, dim in zip(local_shapes, spec.dims))
@@ -486,7 +496,7 @@ def needs_reshard(source: ShardingSpec | None, target: ShardingSpec | None) -> b
 
 def wrong_mesh(what: str, spec: ShardingSpec, mesh: DeviceMesh) -> NoReturn:
     raise SpecError(
-        f"{what} lies on another mesh",
+        f"{what} is on another mesh",
         rows=[("its mesh", str(spec.mesh)), ("this mesh", str(mesh))],
         help="make the sharding on this mesh, or transfer between meshes explicitly",
     )

@@ -28,9 +28,9 @@ if find_spec("torch") is None:
         "shardwright.torch needs PyTorch, which is not installed: pip install 'shardwright[torch]'", name="torch"
     )
 
-from ..api.batches import data_rank
-from ..api.steps import shard_step, train_step
-from ..api.training import Step as ShardedStep
+from ..api.training.batches import data_rank
+from ..api.training.making import shard_step, train_step
+from ..api.training.step import Step as ShardedStep
 from ..frontends.torch import Captured, capture, capture_step, constrain, program_hash
 from ..frontends.versions import outside_tested
 from ..run.torch import TorchEngine as TorchEngine

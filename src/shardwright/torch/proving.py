@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parameter import UninitializedParameter
 
 from ..api.arguments import mesh_of
-from ..errors import SpecError, TraceError
+from ..errors import SpecError, TraceError, front
 from ..frontends.ranks import ARGUMENT, COTANGENT, OUTPUT, PARAMETER, Given, Placed, Traced, whole
 from ..frontends.torch.foreign.kernels import TorchKernels
 from ..frontends.torch.foreign.placed import by_block, by_numbers, parse, placed_by, placed_of
@@ -30,13 +31,14 @@ from ..proof.foreign.rounds import Case
 Placements = Mapping[str, Any]
 
 
+@front
 def prove(
     parallel: Callable[..., Any],
     *,
     like: Any,
     mesh: Any,
     inputs: Any,
-    placements: Placements | None = None,
+    placements: Mapping[str, Any] | None = None,
     loss: Callable[[Any], Any] | None = None,
 ) -> ParallelProof:
     """Whether a parallel program is equal to the single one: true, or what differs and where it begins.
@@ -72,6 +74,8 @@ def _check_arguments(parallel: Any, like: Any, inputs: Any, loss: Any) -> None:
     if isinstance(like, type) or not callable(like):
         said = f"the class {like.__name__}" if isinstance(like, type) else repr(like)
         raise SpecError(f"like= takes a module or a step, not {said}", help="make one: like=Model()")
+    if isinstance(like, torch.nn.Module) and any(isinstance(p, UninitializedParameter) for p in like.parameters()):
+        raise SpecError("like= has lazy modules, which have no weights yet", help="call it once on a real batch before")
     if not isinstance(inputs, tuple | list | Mapping):
         raise SpecError(
             f"inputs= takes the arguments of a call, not a {type(inputs).__name__}",

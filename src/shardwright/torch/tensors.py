@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
-from ..api.eager import program_by_specs
-from ..api.event_log import log
-from ..api.random import normal_part
+from ..api.arrays.eager import program_by_specs
+from ..api.arrays.event_log import log
+from ..api.arrays.random import normal_part
 from ..errors import SpecError
+from ..frontends.failing import telling
 from ..frontends.torch import TORCH, Captured, capture, constrain, dtype_name
 from ..frontends.torch.private import tree_flatten, tree_unflatten
 from ..run.engine import engine_for
@@ -54,6 +55,24 @@ class ShardedTensor:
     @property
     def ndim(self) -> int:
         return len(self.shape)
+
+    def __bool__(self) -> bool:
+        return bool(self._one("bool"))
+
+    def __float__(self) -> float:
+        return float(self._one("float"))
+
+    def __int__(self) -> int:
+        return int(self._one("int"))
+
+    def _one(self, what: str) -> Any:
+        """The number of a tensor that has one."""
+        if self.shape.numel() != 1:
+            raise SpecError(
+                f"{what}() of a tensor of {self.shape.numel()} elements", rows=[("tensor", repr(self))],
+                help="reduce it first, such as (x > 0).all(), or take x.full_tensor()",
+            )  # fmt: skip
+        return self.full_tensor().item()
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -182,7 +201,7 @@ def _compile(
         for leaf in leaves
         if isinstance(leaf, ShardedTensor | torch.Tensor)
     ]
-    with torch.no_grad():
+    with torch.no_grad(), telling(call, tuple(stand_ins), {}, asked=True):
         captured = capture(call, *stand_ins)
     program = program_by_specs(captured.graph, mesh, specs)
     inputs = tuple(program.values[value].spec for value in program.inputs)

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..errors import front
 from ..proof.foreign.result import ParallelCertificate
 from .proving import prove
 
 
+@front
 def assert_parallel_equal(
     parallel: Callable[..., Any],
     *,

@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from draw import Drawing, draw_reshard  # noqa: E402
-from shardy_vectors import Skip, judge_collectives, judge_propagation, judge_rules_of  # noqa: E402
+from shardy_vectors import Skip, judge_collectives, judge_joined, judge_propagation, judge_rules_of  # noqa: E402
 from vectors import Meshes, read_function  # noqa: E402
 
 from shardwright.errors import ShardwrightError  # noqa: E402
@@ -78,6 +78,15 @@ def propagation_text(seed: int) -> tuple[str, str, str]:
     return text, PROPAGATE[seed % 5 % 3], CONSERVATIVE if seed % 7 == 0 else ""
 
 
+def control_text(seed: int) -> tuple[str, str, str]:
+    """One with branches and calls."""
+    return Drawing(seed, (3, 12), control=True).text(), PROPAGATE[seed % 5 % 3], ""
+
+
+def judge_control(record: dict[str, Any]) -> str:
+    return judge_joined(record, [record, *record["callees"]])
+
+
 def judged(record: dict[str, Any] | None, judge: Any) -> str:
     """Empty, a tag of `KNOWN`, or what differs."""
     if record is None:
@@ -88,7 +97,7 @@ def judged(record: dict[str, Any] | None, judge: Any) -> str:
         return f"Shardy refuses the program: {record['error'][:200]}"
     try:
         wrong = str(judge(record))
-        return APART if wrong and judge is judge_propagation and any_apart(record) else wrong
+        return APART if wrong and judge is not judge_collectives and any_apart(record) else wrong
     except Skip as skip:
         return str(skip)
     except ShardwrightError as error:
@@ -112,7 +121,7 @@ def rules_of(record: dict[str, Any]) -> str:
     return judge_rules_of({**record, "passes": [["", CONSERVATIVE if record["passes"][0][1] else ""]]})
 
 
-def compare(shardy: Shardy, programs: range, reshards: range) -> Iterator[tuple[str, int, str, str]]:
+def compare(shardy: Shardy, programs: range, control: range, reshards: range) -> Iterator[tuple[str, int, str, str]]:
     """What was compared, its seed, its text, and what differs."""
     for seed in programs:
         text, name, options = propagation_text(seed)
@@ -120,6 +129,9 @@ def compare(shardy: Shardy, programs: range, reshards: range) -> Iterator[tuple[
         yield "propagation", seed, text, judged(record, judge_propagation)
         if record is not None and "error" not in record:
             yield "rules", seed, text, judged(record, rules_of)
+    for seed in control:
+        text, name, options = control_text(seed)
+        yield "control flow", seed, text, judged(shardy.record(text, name, options), judge_control)
     for seed in reshards:
         text = draw_reshard(seed)
         yield "reshard", seed, text, judged(shardy.record(text, "sdy-reshard-to-collectives"), judge_collectives)
@@ -129,6 +141,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--python", required=True, help="a Python that has jax")
     parser.add_argument("--programs", type=int, default=1000)
+    parser.add_argument("--control", type=int, default=500, help="programs with branches and calls")
     parser.add_argument("--reshards", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-v", "--verbose", action="store_true", help="print the programs that differ")
@@ -137,7 +150,7 @@ def main() -> int:
     differences = 0
     shardy = Shardy(options.python)
     first = options.seed
-    ranges = (range(first, first + options.programs), range(first, first + options.reshards))
+    ranges = [range(first, first + count) for count in (options.programs, options.control, options.reshards)]
     for what, seed, text, wrong in compare(shardy, *ranges):
         counts[what, wrong if wrong in KNOWN else "differ" if wrong else "agree"] += 1
         if wrong and wrong not in KNOWN:

@@ -78,13 +78,16 @@ def _merged(axes: list[str]) -> list[str]:
 class Drawing:
     """A function while it is drawn."""
 
-    def __init__(self, seed: int, ops: tuple[int, int] = (3, 40)) -> None:
+    def __init__(self, seed: int, ops: tuple[int, int] = (3, 40), control: bool = False) -> None:
         self.random = rng = random.Random(seed)
         self.mesh = draw_mesh(rng)
         self.priorities = rng.random() < 0.3
         self.lines: list[str] = []
         self.shapes: dict[str, Shape] = {}
         self.args: list[str] = []
+        self.control = control
+        """Whether there are branches and calls."""
+        self.functions: list[str] = []
         self.busy = rng.choice((0.05, 0.15, 0.4))
         """The part of ops that come with a sharding."""
         for i in range(rng.randint(1, 4)):
@@ -129,7 +132,7 @@ class Drawing:
     def words(self) -> list[Callable[[], None]]:
         few = [self.unary, self.slice, self.pad, self.concat, self.reverse, self.barrier, self.constraint, self.select]
         many = [self.pointwise, self.dot, self.transpose, self.reshape, self.broadcast, self.reduce]
-        return [*few, *many, *many]
+        return [*few, *many, *many, *([self.case, self.call] * 3 if self.control else [])]
 
     def unary(self) -> None:
         x = self.value()
@@ -256,6 +259,37 @@ class Drawing:
         said = draw_sharding(self.random, self.mesh, len(shape), False)
         self.add(shape, f"sdy.sharding_constraint {x} {said} : {tensor(shape)}", said=False)
 
+    def case(self) -> None:
+        """Two branches, of what is there or of an op of it."""
+        x = self.value()
+        type, branches = tensor(self.shapes[x]), []
+        for i, operand in enumerate((x, self.like(x))):
+            inner = f"%b{len(self.lines)}_{i}"
+            if self.random.random() < 0.4:
+                op = f"{inner} = stablehlo.{self.random.choice(UNARY)} {operand} : {type}\n    "
+                branches.append(f"{op}stablehlo.return {inner} : {type}")
+            else:
+                branches.append(f"stablehlo.return {operand} : {type}")
+        regions = "\n  }, {\n    ".join(branches)
+        self.add(self.shapes[x], f'"stablehlo.case"(%index) ({{\n    {regions}\n  }})@@ : (tensor<i32>) -> {type}')
+
+    def call(self) -> None:
+        """A function that is called once: some ops, perhaps with a constraint."""
+        x = self.value()
+        shape, name = self.shapes[x], f"@f{len(self.functions)}"
+        type, lines = tensor(shape), []
+        here = "%arg0"
+        for i in range(self.random.randint(0, 3)):
+            if self.random.random() < 0.3:
+                said = draw_sharding(self.random, self.mesh, len(shape), False)
+                lines.append(f"%{i} = sdy.sharding_constraint {here} {said} : {type}")
+            else:
+                lines.append(f"%{i} = stablehlo.{self.random.choice(UNARY)} {here} : {type}")
+            here = f"%{i}"
+        body = "\n  ".join([*lines, f"return {here} : {type}"])
+        self.functions.append(f"func.func private {name}(%arg0: {type}) -> {type} {{\n  {body}\n}}\n")
+        self.add(shape, f"func.call {name}({x})@@ : ({type}) -> {type}")
+
     def text(self) -> str:
         """All that nobody reads is returned: what is dead Shardy takes out."""
         words = {word for line in self.lines for word in re.findall(r"%\w+", line.partition(" = ")[2])}
@@ -271,12 +305,14 @@ class Drawing:
             results.append(f"{tensor(shape)}{said}")
         body = ["%zero = stablehlo.constant dense<0.0> : tensor<f32>", *self.lines]
         body = body if "%zero" in words else body[1:]
+        args = [*self.args, *(["%index: tensor<i32>"] if "%index" in words else [])]
         types = ", ".join(tensor(self.shapes[name]) for name in out)
         return (
             mesh_text(self.mesh)
-            + f"func.func @main({', '.join(self.args)}) -> ({', '.join(results)}) {{\n  "
+            + f"func.func @main({', '.join(args)}) -> ({', '.join(results)}) {{\n  "
             + "\n  ".join(body)
             + f"\n  return {', '.join(out)} : {types}\n}}\n"
+            + "".join(self.functions)
         )
 
 

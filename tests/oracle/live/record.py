@@ -17,6 +17,8 @@ from jaxlib.mlir.dialects import sdy
 
 RULES = "sdy-populate-op-sharding-rules"
 CONSERVATIVE = "conservative-propagation=true"
+EDGES = "sdy-add-data-flow-edges,sdy-add-func-data-flow-edges"
+HANDS_ON = re.compile(r"stablehlo\.case|func\.call")
 FUNCTION_PASSES = ("sdy-reshard-to-collectives", "sdy-insert-explicit-reshards")
 
 
@@ -35,19 +37,22 @@ def record(asked: dict[str, str]) -> dict[str, Any]:
     name, options = asked["pass"], asked.get("options", "")
     module = ir.Module.parse(asked["text"])
     ruled = ir.Module.parse(asked["text"])
+    if HANDS_ON.search(asked["text"]):
+        for copy in (module, ruled):
+            passmanager.PassManager.parse(f"builtin.module({EDGES})").run(copy.operation)
     careful = f"{{{CONSERVATIVE}}}" if CONSERVATIVE in options else ""
     passmanager.PassManager.parse(f"builtin.module(func.func({RULES}{careful}))").run(ruled.operation)
-    before = side(module, ruled)
+    before = sides(module, ruled)
     text = f"{name}{{{options}}}" if options else name
     text = f"func.func({text})" if name in FUNCTION_PASSES else text
     passmanager.PassManager.parse(f"builtin.module({text})").run(module.operation)
-    return {
-        "passes": [[name, options]],
-        "meshes": meshes(ruled),
-        "input": before,
-        "expected": side(module, module),
-        "tags": [],
-    }
+    after = sides(module, module)
+    about = {"passes": [[name, options]], "meshes": meshes(ruled), "file": ""}
+    main, *callees = [
+        {**about, "func": func, "input": before[func], "expected": after[func], "tags": after[func]["tags"]}
+        for func in before
+    ]
+    return {**main, "callees": callees}
 
 
 def meshes(module: Any) -> dict[str, Any]:
@@ -61,15 +66,29 @@ def meshes(module: Any) -> dict[str, Any]:
     return found
 
 
-def function(module: Any) -> Any:
-    return next(op for op in module.body.operations if op.operation.name == "func.func")
+def functions(module: Any) -> dict[str, Any]:
+    """By name, the first one first, which is the program."""
+    found = [op for op in module.body.operations if op.operation.name == "func.func"]
+    return {ir.StringAttr(op.attributes["sym_name"]).value: op for op in found}
 
 
-def side(module: Any, ruled: Any) -> dict[str, Any]:
-    """The function before or after; rules stand in another copy of the same ops."""
-    func = function(module)
+def sides(module: Any, ruled: Any) -> dict[str, dict[str, Any]]:
+    others = functions(ruled)
+    return {name: side(func, others[name]) for name, func in functions(module).items()}
+
+
+def in_order(block: Any, other: Any) -> Any:
+    """The ops of a block and of its twin; those of branches stand before the op that has them."""
+    for op, twin in zip(block.operations, other.operations):
+        if op.operation.name == "stablehlo.case":
+            for region, same in zip(op.regions, twin.regions):
+                yield from in_order(region.blocks[0], same.blocks[0])
+        yield op, twin
+
+
+def side(func: Any, ruled: Any) -> dict[str, Any]:
+    """A function before or after; rules stand in another copy of the same ops."""
     block = func.regions[0].blocks[0]
-    others = list(function(ruled).regions[0].blocks[0].operations)
     ids: dict[Any, int] = {}
 
     def number(value: Any) -> int:
@@ -81,11 +100,16 @@ def side(module: Any, ruled: Any) -> dict[str, Any]:
         for arg, said in zip(block.arguments, given)
     ]
     ops, returns, tags = [], [], set()
-    for op, other in zip(block.operations, others):
+    branches: list[list[int]] = []
+    for op, other in in_order(block, ruled.regions[0].blocks[0]):
         name = op.operation.name
         if name == "func.return":
             returns = [number(value) for value in op.operands]
             continue
+        if name == "stablehlo.return":
+            branches.append([number(value) for value in op.operands])
+            continue
+        tags |= {"call"} if name == "func.call" else set()
         results = list(op.results)
         held = op.attributes["sdy.sharding"] if "sdy.sharding" in op.attributes else None  # noqa: SIM401
         specs = per_value(held) if held is not None else [None] * len(results)
@@ -107,6 +131,9 @@ def side(module: Any, ruled: Any) -> dict[str, Any]:
             },
             "rule": None if rule is None else read_rule(rule),
         })  # fmt: skip
+        if name == "stablehlo.case":
+            ops[-1]["branches"], branches = branches, []
+            tags.add("region:stablehlo.case")
     said = func.attributes["res_attrs"] if "res_attrs" in func.attributes else [None] * len(returns)
     results = [of_attributes(attributes) for attributes in said]
     return {"args": args, "ops": ops, "returns": returns, "results": results, "tags": sorted(tags)}

@@ -83,7 +83,7 @@ def test_in_specs_of_a_wrong_kind():
 def test_wrong_things_given_to_a_plan():
     made = sw.plan(fn, *ARGS, mesh="d=4")
     for wrong_thing, words in (
-        (lambda: made.explain(3), 'write explain("3")'),
+        (lambda: made.explain(3), "a value is named by text, not by 3"),
         (lambda: made.diff(3), "cannot be compared with a int"),
         (lambda: sw.load_plan(3, fn, *ARGS), "takes a plan's JSON as text or a file, not a int"),
         (lambda: sw.load_plan("no-plan.json", fn, *ARGS), "no plan can be read from 'no-plan.json'"),

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from shardwright.cli.exits import INTERNAL, INTERRUPTED, NO, USAGE
+import shardwright as sw
+from shardwright.cli.exits import INTERNAL, INTERRUPTED, NO, USAGE, ending
 from shardwright.cli.group import main
 from shardwright.cli.models import known_models
 from shardwright.plans import read_plan
@@ -199,7 +200,7 @@ def test_wrong_words(where, tmp_path):
         (["plan", where, "--mesh", "d=8", "--hardware", "none.toml"], "none.toml"),
         (["plan", where, "--mesh", "d=8", "--time-limit", "-1"], "seconds"),
         (["plan", where, "--mesh", "d=8", "--batch", "4"], "--batch is for models by name"),
-        (["verify", saved, where], "not a plan of this version"),
+        (["verify", saved, where], "this JSON is no plan"),
         (["verify", where.partition(":")[0], where], "prog.py"),
         (["verify", saved], "for its program, which is not named"),
         (["verify", "none.json", where], "no plan can be read from 'none.json'"),
@@ -208,6 +209,7 @@ def test_wrong_words(where, tmp_path):
         (["explain", where, "--mesh", "d=8"], "explain needs a program and the name of a value"),
         (["explain", where, "w11", "--mesh", "d=8"], "did you mean"),
         (["discover", "torch.crosss"], "did you mean"),
+        (["discover", "--all", "--jobs", "0"], "--jobs"),
     ):
         refused(*wrong, said=words)
     assert run("plan").exit_code == USAGE
@@ -230,6 +232,11 @@ def test_files_that_cannot_be_written(words, where, tmp_path, monkeypatch):
     target = [] if words[0] in ("calibrate", "doctor") else [where]
     for path, said in ((tmp_path / "no" / "plan.json", "there is no folder"), (tmp_path, "is a folder")):
         refused(words[0], *target, *words[1:], path, said=(said, words[-1] if words[-1] == "--html" else "--out"))
+
+
+def test_folders_that_cannot_be_made_are_no_faults_of_ours():
+    assert ending(OSError(28, "No space left on device", "rules")) == (USAGE, "'rules': No space left on device")
+    assert ending(OSError(2, "No such file", f"{Path(sw.__file__).parent}/lost"))[0] == INTERNAL
 
 
 def test_a_file_that_is_refused_when_it_is_written(where, tmp_path, monkeypatch):
@@ -302,7 +309,7 @@ def test_what_is_not_installed_is_named(tmp_path):
 def test_faults_of_ours_and_debug(where, monkeypatch):
     monkeypatch.setattr("shardwright.solve.planner.Planner.priced", lambda self, *args: args[99])
     monkeypatch.setattr("shardwright.cli.exits._of_a_library", lambda file: False)
-    monkeypatch.setattr("shardwright.cli.exits._OURS", str(Path(__file__).parent))  # the fault is this test's
+    monkeypatch.setattr("shardwright.cli.exits.PACKAGE", Path(__file__).parent)  # the fault is this test's
     refused("plan", where, "--mesh", "d=8", code=INTERNAL, said=("a fault of shardwright", "IndexError", "--debug"))
     done = run("--debug", "plan", where, "--mesh", "d=8")
     assert "Traceback" in done.stderr

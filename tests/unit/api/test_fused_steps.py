@@ -11,7 +11,7 @@ import torch
 import shardwright as sw
 import shardwright.torch as swt
 from shardwright.cost.profile import HELD, RESIDENT, program_memory
-from shardwright.frontends.torch.updates import ADAM, STATE
+from shardwright.frontends.torch.steps.updates import ADAM, STATE
 from shardwright.run.torch import TorchEngine, emit
 from shardwright.run.torch.private import OperatorMode
 

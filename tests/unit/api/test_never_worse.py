@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import shardwright as sw  # noqa: E402
-import shardwright.frontends.torch.capturing as capturing  # noqa: E402
+import shardwright.frontends.torch.recording.capturing as capturing  # noqa: E402
 import torch_zoo as zoo  # noqa: E402
 from shardwright.errors import ShardwrightError  # noqa: E402
 from shardwright.solve.recipes import DISTINCT, RECIPES  # noqa: E402

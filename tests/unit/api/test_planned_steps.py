@@ -19,7 +19,7 @@ import shardwright as sw  # noqa: E402
 import shardwright.torch as swt  # noqa: E402
 import torch_zoo as zoo  # noqa: E402
 from shardwright.errors import SpecError, TraceError  # noqa: E402
-from shardwright.run.torch.safety import program_digest  # noqa: E402
+from shardwright.run.torch.ranks.safety import program_digest  # noqa: E402
 
 MESH = "dp=2, tp=4"
 WITHIN = ("llama sequence", "gpt2 megatron", "gpt2 zero3", "resnet", "experts", "unet", "recommender")

@@ -375,3 +375,17 @@ def test_attention_computes_whole_tiles() -> None:
     assert time(257) == pytest.approx(time(384), rel=0.01)
     assert time(257) > 1.8 * time(256)
     assert time(1) < 0.02 * time(128)
+
+
+def test_a_lookup_reads_whole_sectors() -> None:
+    """Rows of one number take as long to read as rows of eight, so cutting a table finer saves only what is written."""
+    rule = OpShardingRule.parse("v d, n -> n d | v=1000000 d=64 n=65536")
+
+    def read(ways: int) -> int:
+        columns = DeviceMesh(f"d={ways}").axes if ways > 1 else ()
+        time = compute_cost(rule, "gather", ((), columns, ()), ("f32", "i64", "f32"), H100)
+        written = op_time("gather", 0, [], [4 * 65536 * 64 // ways], "f32", H100)
+        return time - written
+
+    assert read(1) > 1.9 * read(2) > 3 * read(4)
+    assert read(64) == read(32) == read(16) == read(8)

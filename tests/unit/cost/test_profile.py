@@ -89,11 +89,11 @@ STEP = Graph.parse("""graph step(%x: f32[8, 4], %w: f32[4, 4], %m: f32[4, 4]) {
 }""")
 
 
-def test_the_moment_and_the_tensors_are_named(lowered: Callable[..., Program]) -> None:
+def test_the_step_and_the_tensors_are_named(lowered: Callable[..., Program]) -> None:
     program = lowered(STEP, "d=1", {})
     found = memory_profile(program)
     # x, w, m, h and a at 128 + 64 + 64 + 128 + 128; then x, t, a instead of h: as much, later.
-    assert (found.peak, found.moment) == (512, 1)
+    assert (found.peak, found.step) == (512, 1)
     assert found.where == "exp -> %a"
     assert {item.name: item.kind for item in found.alive} == {
         "x": "input",
@@ -130,7 +130,7 @@ def test_donated_inputs_make_room_and_others_stay(lowered: Callable[..., Program
 
 def test_a_program_that_does_nothing_peaks_at_its_start(lowered: Callable[..., Program]) -> None:
     found = memory_profile(lowered(Graph.parse("graph f(%x: f32[4]) { return %x }"), "d=2", {}))
-    assert (found.peak, found.moment, found.where) == (16, -1, "at the start")
+    assert (found.peak, found.step, found.where) == (16, -1, "at the start")
 
 
 @pytest.mark.parametrize(

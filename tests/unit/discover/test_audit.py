@@ -13,8 +13,12 @@ pytest.importorskip("torch")
 pytest.importorskip("expecttest", reason="the samples are OpInfo's")
 
 import torch
+from click.testing import CliRunner
 
+from shardwright.cli import main
 from shardwright.discover.audit.cases import case_of, difference, examine, simplified
+from shardwright.discover.audit.causes import causes
+from shardwright.discover.audit.judge import Entry
 from shardwright.discover.audit.operators import Audit, audit_all, audit_operator
 from shardwright.discover.audit.report import render_markdown
 from shardwright.discover.audit.samples import calls_of, cubes, value_groups, varied
@@ -169,8 +173,90 @@ def test_an_audit_goes_to_json_and_back_and_reads_as_a_document():
     assert {"aten.fill_.Scalar", "aten.neg.default"} == set(audit.overloads())  # fill itself has no rule
     text = render_markdown(audit)
     assert text.startswith("# Audit of PyTorch DTensor's sharding rules\n")
-    for entry in audit.of("wrong"):
-        assert f"### `{entry.overload}`: {entry.rule}" in text
+    (cause,) = audit.causes()
+    assert cause.overloads == ("aten.fill_.Scalar",)
+    assert "### 1. `aten.fill_.Scalar`" in text
+    assert f"`{cause.shown.rule}`: {cause.shown.reason}" in text
+    assert audit.correct() == ["aten.neg.default"]
+    assert audit.commit in text
+
+
+def entry(overload, rule, reason, kind="rule", script="x"):
+    return Entry("wrong", overload, rule, reason, "self: [2]", kind, script=script)
+
+
+def test_entries_of_one_mistake_are_one_cause_and_the_most_harmful_is_first():
+    entries = [
+        entry("aten.fft_c2c.default", "S(1) -> S(1)", "raises RuntimeError: no empty ones", "empty"),
+        entry("aten.threshold.default", "P(max) -> P(max)", "the result is wrong in 1 of 2 elements"),
+        entry("aten._to_copy.default", "P(max) -> P(max)", "raises RuntimeError: reduce_op max of complex"),
+        entry("aten.threshold_.default", "P(min) -> P(min)", "the result is wrong in 2 of 2 elements"),
+        entry("aten._fft_r2c.default", "P(max) -> P(max)", "raises RuntimeError: reduce_op max of complex"),
+        entry("aten.nll_loss_forward.default", "S(0), S(0), R -> P(avg), P(sum)", "output 0 is wrong", script=""),
+        entry("aten.nll_loss2d_forward.default", "S(0), S(0), R -> P(avg), P(sum)", "output 0 is wrong"),
+    ]
+    found = causes(entries)
+    assert [set(cause.overloads) for cause in found] == [
+        {"aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default"},
+        {"aten.threshold.default", "aten.threshold_.default"},
+        {"aten._to_copy.default", "aten._fft_r2c.default"},
+        {"aten.fft_c2c.default"},
+    ]
+    assert [cause.silent for cause in found] == [True, True, False, False]
+    assert found[0].shown.overload == "aten.nll_loss2d_forward.default"  # the one with a script
+    assert found[0].link.endswith("/185167")
+
+
+FORGOTTEN = {
+    "a range taken from the data": ("aten.histc.default", "min=1; max=1"),
+    "a flag given by place": ("aten.logsumexp.default", "keepdim=True"),
+    "a weighted mean": ("aten.nll_loss_forward.default", "weight: "),
+    "classes that are left out": ("aten.nll_loss2d_forward.default", "ignore_index="),
+}
+
+
+@of_this_torch
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, marks=pytest.mark.long) if "histc" in FORGOTTEN[c][0] else c for c in FORGOTTEN]
+)
+def test_forgotten_arguments_are_found_on_even_shards(case):
+    """By calls made for it: other flags, equal numbers, classes that occur, tensors that may be left out."""
+    overload, argument = FORGOTTEN[case]
+    audit = audit_all([overload], jobs=1, missing=False)
+    (cause,) = audit.causes()
+    assert cause.shown.kind == "rule"
+    assert any(argument in e.sample for e in cause.entries)
+
+
+@of_this_torch
+def test_an_operator_that_refuses_empty_tensors_is_no_wrong_rule():
+    entries = audit_all(["aten.amax.default"], jobs=1, missing=False)
+    assert entries.of("wrong") == []
+    assert {e.kind for e in entries.of("refuses")} == {"empty"}
+    assert entries.correct() == ["aten.amax.default"]
+    assert "## Operators that refuse empty shards" in render_markdown(entries)
+
+
+@of_this_torch
+@pytest.mark.long
+def test_scripts_fail_under_gloo_too(tmp_path):
+    (cause,) = audit_all(["aten.threshold.default"], jobs=1, missing=False).causes()
+    path = tmp_path / "fault.py"
+    path.write_text(cause.shown.script)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(path)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 1
+    assert "AssertionError: expected" in ran.stderr
+
+
+@of_this_torch
+def test_the_audit_of_some_operators_is_a_check():
+    wrong = CliRunner().invoke(main, ["audit", "dtensor", "--op", "aten.fill_.Scalar", "--wrong-only", "--jobs", "1"])
+    assert wrong.exit_code == 1
+    right = CliRunner().invoke(main, ["audit", "dtensor", "--op", "aten.neg.default", "--wrong-only", "--jobs", "1"])
+    assert right.exit_code == 0
+    unknown = CliRunner().invoke(main, ["audit", "dtensor", "--op", "aten.no_such.default"])
+    assert unknown.exit_code == 2
 
 
 def test_an_op_that_draws_numbers_cannot_be_judged():

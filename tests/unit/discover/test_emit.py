@@ -15,9 +15,12 @@ import pytest
 pytest.importorskip("torch")
 
 import discover_statements as made
-from shardwright.discover.emit.source import code_of, emitted_rules, literal, normal_dims
-from shardwright.discover.emit.strategy import emit_strategy
+from shardwright.discover.emit.files import shared_texts
+from shardwright.discover.emit.public import emit_public
+from shardwright.discover.emit.source import code_of, emitted_rules, literal, local_name, normal_dims
+from shardwright.discover.emit.strategy import Origin, emit_strategy
 from shardwright.discover.emit.tests import emit_tests
+from shardwright.discover.emit.upstream import emit_upstream
 from shardwright.discover.operator import Operator, Sample, Slot
 from shardwright.discover.placement import R
 from shardwright.discover.statement import Rule, Statement
@@ -67,8 +70,10 @@ def test_the_emitted_strategy_is_the_only_one():
 
 
 def write(folder: Path, name: str, statement: Statement, registered: Statement | None = None) -> None:
-    imports = ["custom_ops"] if name == "custom" else []
-    (folder / f"{name}_strategy.py").write_text(emit_strategy(registered or statement, imports))
+    origin = Origin(("custom_ops",), (".",)) if name == "custom" else Origin()
+    (folder / f"{name}_strategy.py").write_text(emit_strategy(registered or statement, origin))
+    for shared, text in shared_texts().items():
+        (folder / shared).write_text(text)
     (folder / f"test_{name}.py").write_text(emit_tests(statement, f"{name}_strategy"))
 
 
@@ -125,6 +130,57 @@ def test_communication_fails(outcomes: dict[str, str]) -> None:
     assert "1 != 0" in outcomes["test_not_registered::test_s_d_to_s_d_s_d"]
 
 
+HOSTILE = '"""' + "\\" + 'x\nimport os\n"'
+
+
+def test_hostile_names_stay_text() -> None:
+    """What a user called things ends no docstring, and hides no variable of the emitted function."""
+    statement = made.cross(made.overload("aten.linalg_cross.default"))
+    named = replace(statement.operator, name=f"own{HOSTILE}")
+    samples = tuple(replace(sample, label=HOSTILE) for sample in statement.samples)
+    nasty = replace(statement, operator=named, samples=samples)
+    origin = Origin((f"my-op{HOSTILE}",), (f"a folder{HOSTILE}",))
+    for text in (emit_strategy(nasty, origin), emit_public(nasty, origin), emit_tests(nasty, "linalg_cross_strategy")):
+        tree = ast.parse(text)
+        assert not any(isinstance(node, ast.Import) and node.names[0].name == "os" for node in ast.walk(tree))
+    assert f"importlib.import_module({f'my-op{HOSTILE}'!r})" in emit_strategy(nasty, origin)
+    assert [local_name(name) for name in ("rows", "tensors", "max", "from", "dim")] == [
+        "rows_", "tensors_", "max_", "from_", "dim",
+    ]  # fmt: skip
+
+
+@pytest.mark.long
+def test_own_operators_are_imported_from_anywhere(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "my-ops.py").write_text(made.CUSTOM.replace("shardwright_tests", "shardwright_anywhere"))
+    call = "scaled_sum(f32[8, 6], f32[8, 6], 2.0)"
+    asked = ["discover", "--quick", "--emit", "rules", "--call", call, "mine/my-ops.py:scaled_sum"]
+    command = [sys.executable, "-c", "from shardwright.cli import main; main()", *asked]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    (module,) = (path for path in (tmp_path / "rules").glob("*_strategy.py") if not path.name.startswith("test_"))
+    loaded = f"""
+import importlib.util
+spec = importlib.util.spec_from_file_location("anything", {str(module)!r})
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+print(module.OP)
+"""
+    done = subprocess.run([sys.executable, "-c", loaded], cwd="/", capture_output=True, text=True)
+    assert done.stdout == "shardwright_anywhere.scaled_sum.default\n", done.stderr
+
+
+@pytest.mark.long
+def test_a_contribution_passes_its_test(tmp_path: Path) -> None:
+    texts = emit_upstream([cross()])
+    assert set(texts) == {"linalg_cross_upstream.py", "test_linalg_cross_upstream.py", "linalg_cross_pull_request.md"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    assert "- `aten.linalg_cross.out` (out)" in texts["linalg_cross_pull_request.md"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_linalg_cross_upstream.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
 def test_spawned_tests_pass(tmp_path: Path) -> None:
     write(tmp_path, "topk", made.topk())
     source = emit_tests(made.topk(), "topk_strategy", style="spawned")
@@ -142,12 +198,16 @@ def test_spawned_tests_pass(tmp_path: Path) -> None:
 
 
 def test_sources_are_tidy(tmp_path: Path) -> None:
+    for name, text in {**shared_texts(), **emit_upstream([cross(), made.in_place()])}.items():
+        (tmp_path / name).write_text(text)
     for name, (make, _) in TRUE.items():
         statement = make()
         (tmp_path / f"{name}_strategy.py").write_text(emit_strategy(statement))
         (tmp_path / f"test_{name}.py").write_text(emit_tests(statement, f"{name}_strategy"))
+        public = emit_public(statement) if name != "custom" else ""
+        (tmp_path / f"{name}_public.py").write_text(public)
         (tmp_path / f"test_{name}_spawned.py").write_text(emit_tests(statement, f"{name}_strategy", style="spawned"))
-    for file in tmp_path.iterdir():
+    for file in tmp_path.glob("*.py"):
         ast.parse(file.read_text())
         for line in file.read_text().splitlines():
             assert len(line) <= 120
@@ -171,17 +231,18 @@ def test_schema_info_covers_arguments() -> None:
     assert "RuntimeSchemaInfo(static_argnum=1)" in emit_strategy(made.topk())
 
 
-def test_rows_are_guarded_by_the_number_of_tensors() -> None:
+def test_rows_are_guarded_by_the_tensors_that_a_call_has() -> None:
     source = emit_strategy(made.searchsorted())
-    assert "if len(tensors) == 2:" in source
-    assert "if len(tensors) == 3:" in source
-    assert "len(tensors) ==" not in emit_strategy(cross())
+    assert 'if tensor_names(op, args_schema, kwargs_schema) == ["sorted_sequence", "self"]:' in source
+    assert 'if tensor_names(op, args_schema, kwargs_schema) == ["sorted_sequence", "self", "sorter"]:' in source
+    assert "if len(tensors) == 3:" in emit_strategy(made.concatenated())
+    assert "tensor_names" not in emit_strategy(cross())
 
 
 def test_dims_that_do_not_exist_are_no_rows() -> None:
     """`S(d), S(d-1)` says nothing of d = 0."""
-    assert "return _fitting(rows, tensors)" in emit_strategy(made.matrices())
-    assert "_fitting" not in emit_strategy(cross())
+    assert "return fitting(rows, tensors)" in emit_strategy(made.matrices())
+    assert "fitting" not in emit_strategy(cross())
 
 
 def test_empty_shards_only_where_every_rule_holds_on_them() -> None:

@@ -37,19 +37,34 @@ sample_inputs_tested:
   kwargs_swept:
     dim: [1, 0, -1]
 
+notation:
+  placement: R | S(DIM) | P(KIND)
+  R: 'replicated: every device holds all of it'
+  S(DIM): sharded along that dim, counted from 0; DIM is a number, or words that `python` spells out
+  P(KIND): 'pending: it is the sum, avg, max, min or prod (KIND) of what the devices hold'
+  shards: 'even: all devices hold equally much; uneven: they do not; empty: some hold nothing. Those are listed on which
+    calls showed the rule to hold, and none refuted it'
+  bears_out: so many calls were run on which it holds; on none it fails
+  d: 'a dim: of the tensor that a rule names under `d`, for each for which its condition holds'
+
 unconditional_rules:
-  - inputs: [R, R]
+  - tensors: [input, other]
+    inputs: [R, R]
     output: [R]
-  - inputs: [P(sum), R]
+  - tensors: [input, other]
+    inputs: [P(sum), R]
     output: [P(sum)]
     justification: linear in input
-  - inputs: [R, P(sum)]
+  - tensors: [input, other]
+    inputs: [R, P(sum)]
     output: [P(sum)]
     justification: linear in other
 
 conditional_rules:
-  - inputs: [S(d), S(d)]
+  - tensors: [input, other]
+    inputs: [S(d), S(d)]
     output: [S(d)]
+    d: of input; ndim is its rank
     condition: d != dim
     justification: dim is computed along; slices along other dims are independent
     counterexamples:

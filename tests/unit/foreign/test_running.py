@@ -13,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard
 
 import shardwright.torch as swt
-from shardwright.errors import TraceError
+from shardwright.errors import SpecError
 from shardwright.frontends.torch.foreign.placed import placed_by
 from shardwright.frontends.torch.foreign.roots import roots_of
 from shardwright.frontends.torch.foreign.world import World
@@ -79,7 +79,7 @@ def test_modules_are_found_wherever_a_step_holds_them() -> None:
 def test_dims_that_are_not_there() -> None:
     def one_rank(rank: int) -> None:
         mesh = dist.init_device_mesh("cpu", (1,))
-        with pytest.raises(TraceError, match="for a tensor of 0 dims"):
+        with pytest.raises(SpecError, match="for a tensor of 0 dims"):
             placed_by((), mesh, (Shard(1),))
 
     World(1).run(one_rank)

@@ -10,7 +10,7 @@ import pytest
 
 from shardwright.errors import TraceError
 from shardwright.frontends.numpy import ShapeDtype, supported, trace
-from shardwright.frontends.numpy.ufuncs import ELEMENTWISE
+from shardwright.frontends.numpy.functions.ufuncs import ELEMENTWISE
 
 SHAPES: list[tuple[int, ...]] = [(4, 6), (1, 1), (0, 3), (3, 0), (), (5,), (2, 3, 4)]
 FEW: list[tuple[int, ...]] = [(4, 6), (0, 3), ()]

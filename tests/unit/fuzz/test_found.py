@@ -34,6 +34,25 @@ FOUND = {
         Request("x=2, y=1", in_specs=("[y, _, _]",), **PLANNED)),
     "copy for an output that one device splits": Case(
         STACKED, Request("x=2, y=1", out_specs=(None, "[_, x+y, _]"), **PLANNED)),
+    # A bound is of plans with the axes in the order that was asked for, too, and with parts of axes that were.
+    "axes in another order": Case(
+        program([(12,), (12,)], call("np.minimum", B, A)), Request("x=2, y=2", "simple", in_specs=("[y+x]", None))),
+    "a part of an axis": Case(
+        program([(2, 1, 6, 2)] * 3, call("swn.attention", A, B, C)),
+        Request("x=4, y=1", "simple", in_specs=(None, None, "[_, y, _, x:(1)2]"))),
+    # ... and says nothing of those that compute a value otherwise than it is asked for, and reshard it.
+    "a constraint on what is computed otherwise": Case(
+        FuzzProgram((Fill((2, 3), "int64", 0, "below", 2), Fill((3,), "int64", 0)),
+                    (call("np.equal", A, B), call("np.where", C, A, 1)), (3,), constraints=((3, "[_, _]"),)),
+        Request("x=3", "simple", in_specs=("[_, x]", None))),
+    # Constraints say of the values that they read, also where the graph stays as it is.
+    "a plan with a constraint, from its file": Case(
+        FuzzProgram((Fill((4,), "float64", 0),), (call("np.negative", A),), (1,), constraints=((1, "[x]"),)),
+        Request("x=2", **PLANNED)),
+    # What is pending as a minimum is carried through rising functions by recipes, and by none of the strategies.
+    "a pending minimum": Case(
+        program([()], call("np.cbrt", A), call("np.logaddexp2", 2, B)),
+        Request("x=2", "planned", in_specs=("[] // min(x)",), hardware="h100")),
 }  # fmt: skip
 
 
@@ -92,6 +111,15 @@ FOUND_TORCH = {
     # A device without query heads gives keys and values no gradient.
     "grouped attention on more devices than heads": Case(
         GROUPED, Request("x=3, y=2", in_specs=("[y, x, _, _]", None, None))),
+    # A dim of a stack is one of the result; of a 0-d tensor dim 0 is taken.
+    "unbind, whose gradient stacks scalars": Case(
+        backward(floats((5,)), call("torch.unbind", A), call("[]", B, 1)), Request("x=2")),
+    **{f"{what} of a scalar": Case(
+        FuzzProgram(floats((4,)), (call("torch.sum", A), call(f"torch.{what}", B, 0)), (2,), "torch"), Request("x=2"))
+        for what in ("cumsum", "cumprod", "logsumexp", "mean")},
+    "lookup in a scalar": Case(
+        FuzzProgram((*floats((4,)), below(1, 1)), (call("torch.sum", A), call("torch.index_select", C, 0, B)),
+                    (3,), "torch"), Request("x=2")),
 }  # fmt: skip
 
 

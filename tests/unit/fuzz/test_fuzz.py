@@ -29,6 +29,7 @@ from shardwright.fuzz import (
     judge,
     script_of,
     shrink,
+    torch_words,
 )  # fmt: skip
 from shardwright.fuzz.judging import compare, split
 from shardwright.fuzz.numpy_words import WORDS
@@ -96,6 +97,28 @@ def test_every_word_is_said_and_every_way_taken() -> None:
     assert functions <= spoken
     assert len(spoken) > 100
     assert len(WORDS) > 25
+
+
+@pytest.mark.long
+def test_every_word_is_said_in_torch() -> None:
+    pytest.importorskip("torch")
+    spoken = {call.function for seed in range(600) for call in draw_program(seed, "torch").calls}
+    functions = {"torch.scatter", "torch.scatter_add", "torch.scatter_reduce", "torch.index_put", "torch.index_fill",
+                 "torch.gather", "F.embedding", "torch.cumsum", "torch.cumprod", "torch.cummax", "torch.sort",
+                 "torch.topk", "torch.median", "F.conv1d", "F.conv2d", "F.batch_norm", "F.group_norm", "F.layer_norm",
+                 "F.scaled_dot_product_attention", "[]=", ".add_", ".zero_", ".to", "F.pad",
+                 "torch.unbind"}  # fmt: skip
+    assert functions <= spoken
+    assert any(f"torch.{name}" in spoken for name in torch_words.OF_TRUTH)
+    assert any(f"torch.{name}" in spoken for name in torch_words.OF_INTEGERS)
+    assert len(spoken) > 150
+
+
+def test_plans_that_take_long_are_on_small_meshes_mostly() -> None:
+    requests = [case.request for seed in range(300) for case in draw_cases(seed)]
+    long = [request for request in requests if request.uneven or request.memory is not None]
+    large = [request for request in long if request.mesh.count("=") == 3]
+    assert 0 < len(large) < 0.15 * len(long)
 
 
 def test_a_program_prints_as_what_it_computes() -> None:

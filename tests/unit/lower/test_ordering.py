@@ -17,7 +17,7 @@ from shardwright.cost import H100, RESIDENT, memory_profile, program_cost, simul
 from shardwright.cost.profile import HELD, program_memory
 from shardwright.errors import VerifyError
 from shardwright.frontends.numpy import prepare
-from shardwright.ir.order import BUCKETED, RUN, START, WAIT, bucket_key, check_order, events_of, in_turn
+from shardwright.ir.order import BUCKETED, RUN, START, WAIT, bucket_key, check_order, events_of
 from shardwright.ir.program import Event
 from shardwright.lower import ordered
 from shardwright.proof.proving import prove
@@ -123,7 +123,7 @@ def gathers(count: int = 3, size: int = 8) -> Program:
 )
 def test_orders_that_are_not_right_are_refused(change: Any, text: str) -> None:
     program = gathers()
-    events = list(in_turn(program))
+    events = list(program.in_turn)
     check_order(replace(program, order=tuple(events)))
     with pytest.raises(VerifyError, match=text):
         check_order(replace(program, order=tuple(change(events))))
@@ -208,3 +208,20 @@ def test_gradients_do_not_pile_up() -> None:
     weight = 2048 * 2048 * 4
     assert program_memory(program, RESIDENT) - program_memory(plain, RESIDENT) < 6 * weight
     assert 1 <= most_under_way(program, "reduce_scatter") <= 3
+
+
+def test_what_is_too_large_at_the_peak_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not all buckets of the step: a limit a little below the peak makes it a little slower."""
+    program, graph = step_of(512, 16)
+    plain = replace(program, order=())
+    least, most = program_memory(plain, RESIDENT), program_memory(program, RESIDENT)
+    limit = most - (most - least) // 4
+
+    def time() -> int:
+        tight = ordered(plain, H100, graph, limit=limit)
+        assert program_memory(tight, RESIDENT) <= limit
+        return simulate(tight, H100, graph).total
+
+    halved = time()
+    monkeypatch.setattr("shardwright.lower.ordering._HALVED", 0)
+    assert simulate(program, H100, graph).total <= halved < time()

@@ -35,10 +35,10 @@ def test_a_choice_is_priced_exactly() -> None:
     assert len(problem.edges) == 1
     value = problem.evaluate([0, 1])
     assert value.cost == 1 + 4 + 10 + 3
-    assert (value.peak, value.excess, value.moment) == (8, 0, 1)
+    assert (value.peak, value.excess, value.step) == (8, 0, 1)
     assert value.feasible
     value = problem.evaluate([0, 0])
-    assert (value.peak, value.excess, value.moment, value.feasible) == (9, 1, 1, False)
+    assert (value.peak, value.excess, value.step, value.feasible) == (9, 1, 1, False)
     value = problem.evaluate([1, 2])
     assert value.forbidden == 1
     assert not value.feasible
@@ -63,10 +63,10 @@ def test_an_edge_from_a_node_to_itself_is_a_cost() -> None:
     assert [problem.evaluate([pick]).cost for pick in (0, 1)] == [11, 22]
 
 
-def test_limits_are_per_moment_and_usages_may_be_several() -> None:
+def test_limits_are_per_step_and_usages_may_be_several() -> None:
     problem = NumericProblem.build([[0, 0]], (), [(0, 0, 1, [2, 1]), (0, 2, 3, [1, 5])], [2, 0, 4])
     assert problem.evaluate([0]).feasible
-    assert problem.evaluate([1]).moment == 2
+    assert problem.evaluate([1]).step == 2
 
 
 def test_plain_and_compressed_files_are_read(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_times_far_apart_need_no_array_of_that_length() -> None:
         ({"nodes_costs": [[1, 2]]}, "as many intervals as costs"),
         ({"nodes_usages": [[5, 1], [4, 3]]}, "3 strategies, its usages 2"),
         ({"nodes_usages": [[5, -1], [4, 3, 2]]}, "negative"),
-        ({"nodes_intervals": [[0, 2], [-1, 3]]}, "leaves the 3 moments"),
+        ({"nodes_intervals": [[0, 2], [-1, 3]]}, "leaves the 3 steps"),
         ({"nodes_intervals": [[0, 2], [1]]}, "two whole numbers"),
         ({"edges_nodes": [[0, 1], [1, 2]]}, "does not fit"),
         ({"edges_costs": [[0, 10, 20, 30, 40], [1, 2, 3, 4, 5, 6]]}, "does not fit"),

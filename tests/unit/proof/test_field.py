@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from shardwright.frontends.numpy import evaluate
 from shardwright.ir.graph import TensorType
-from shardwright.proof.field import FieldArrays, prepare_field
-from shardwright.proof.handlers import HANDLERS, handler_of, opaque
-from shardwright.proof.modular import EXACT, PRIMES, Field, FieldArray
-from shardwright.proof.pointwise import OpCall
+from shardwright.proof.fields.field import FieldArrays, prepare_field
+from shardwright.proof.fields.handlers import HANDLERS, handler_of, opaque
+from shardwright.proof.fields.modular import EXACT, PRIMES, Field, FieldArray
+from shardwright.proof.fields.pointwise import OpCall
 from shardwright.rules import records
 from shardwright.spec.collective import REDUCTIONS
 from shardwright.spec.rule import RulePattern, Transfer

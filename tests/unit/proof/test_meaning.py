@@ -12,8 +12,8 @@ from planned import plan
 from shardwright.errors import VerifyError
 from shardwright.ir.graph import Graph, GraphBuilder
 from shardwright.proof import check_identity
-from shardwright.proof.meaning import FieldArithmetic
-from shardwright.proof.modular import PRIMES, Field
+from shardwright.proof.fields.meaning import FieldArithmetic
+from shardwright.proof.fields.modular import PRIMES, Field
 from shardwright.rules.registry import forget, rule
 
 FIELD = Field(PRIMES[0], 7)

@@ -243,6 +243,29 @@ def test_a_barrier_lets_one_direction_through(only: Direction, forward: bool, ba
     assert (spread(graph, {}, {0: "[x]"}, rule_of=barrier)["a"] is not None) is backward
 
 
+# -- ties -----------------------------------------------------------------------------------------------
+
+
+def test_a_tie_goes_before_a_contraction() -> None:
+    """What branches return, and what is read from then on: no priority level holds that back."""
+    graph = Graph.parse(
+        """graph g(%a: f32[8, 8], %b: f32[8, 8], %w: f32[8, 8]) {
+  %h = matmul(%a, %w) : f32[8, 8]
+  %n = neg(%h) : f32[8, 8]
+  %t = tie(%a, %b) : f32[8, 8]
+  return %t, %n
+}"""
+    )
+
+    def view(graph: Graph, node: Node) -> OpView | None:
+        return OpView.tie((8, 8), 2) if node.op == "tie" else rule_of(graph, node)
+
+    found = spread(graph, {"b": "[?, x]", "n": "[x, ?]"}, rule_of=view)
+    assert [str(found[name]) for name in "abt"] == ["[?, x+?]", "[?, x]", "[?, x+?]"]
+    alone = spread(graph, {"n": "[x, ?]"}, rule_of=view)
+    assert [str(alone[name]) for name in "abt"] == ["[x+?, ?]"] * 3
+
+
 # -- groups ---------------------------------------------------------------------------------------------
 
 PAIR = Graph.parse(

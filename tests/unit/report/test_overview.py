@@ -162,7 +162,8 @@ def test_unequal_layers_do_not():
 SENTENCES = {
     "dp": "data parallel over d",
     "zero1": "data parallel with optimizer state split (ZeRO-1) over d",
-    "zero3": "data parallel with weights and state split (ZeRO-3) over d",
+    "zero3": "data parallel with weights and state split (ZeRO-3) over d; "
+    "7 of 20 gathered weights are gathered again for the backward pass",
     "replicated": "replicated over d",
 }
 
@@ -209,3 +210,17 @@ def test_figures_add_up_where_communication_slows_compute_down():
     assert view.step == simulate(view.program, view.hardware, view.plan.complete.graph).total
     assert view.compute >= plan.overview.compute
     assert sum(view.schedule.exposed.values()) == view.exposed
+
+
+def test_bytes_are_told_by_axis():
+    plan = step_plan(recipe="fsdp+tp")
+    (line,) = [line for line in str(plan).splitlines() if line.startswith("communication")]
+    axes = {item.axes for item in plan.overview.traffic}
+    assert len(axes) > 1
+    assert all(f" over {name}" in line for name in axes)
+
+
+def test_whether_weights_are_gathered_again():
+    again = "gathered weights are gathered again for the backward pass"
+    assert again in step_plan("d=4", recipe="zero3").overview.sentence
+    assert "gathered" not in step_plan("d=4", recipe="zero1").overview.sentence

@@ -13,7 +13,7 @@ from shardwright.errors import GraphError, MeshError, SpecError
 from shardwright.frontends.torch import capture, prepare
 from shardwright.run import Engine, VirtualEngine
 from shardwright.run.torch import TorchArrays, TorchEngine, assemble, scatter
-from shardwright.run.torch.safety import program_digest
+from shardwright.run.torch.ranks.safety import program_digest
 from shardwright.spec.mesh import DeviceMesh
 from shardwright.spec.sharding import ShardingSpec
 
@@ -132,6 +132,6 @@ def test_one_process_loads_state_whatever_its_device() -> None:
     """Nobody asks for a backend that is not there."""
     from types import SimpleNamespace
 
-    from shardwright.run.torch.loading import _carrier
+    from shardwright.run.torch.ranks.loading import _carrier
 
     assert _carrier(SimpleNamespace(device=torch.device("cuda"))).type == "cpu"

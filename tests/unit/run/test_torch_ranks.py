@@ -18,20 +18,11 @@ import torch.distributed as dist  # noqa: E402
 
 from shardwright.errors import MeshError, RankError, SpecError  # noqa: E402
 from shardwright.run.torch import TorchEngine  # noqa: E402
-from shardwright.run.torch.agreement import Agreement, Facts, inputs_digest, name_the_odd  # noqa: E402
-from shardwright.run.torch.joining import join_others, launch_note  # noqa: E402
-from shardwright.run.torch.processes import Fault, Process  # noqa: E402
-from shardwright.run.torch.waiting import (  # noqa: E402
-    PHASE,
-    STEP,
-    USER,
-    Activity,
-    Doing,
-    Limits,
-    judge,
-    limits_of,
-)
-from shardwright.run.torch.watch import Watch  # noqa: E402
+from shardwright.run.torch.ranks.agreement import Agreement, Facts, inputs_digest, name_the_odd  # noqa: E402
+from shardwright.run.torch.ranks.joining import join_others, launch_note  # noqa: E402
+from shardwright.run.torch.ranks.processes import Fault, Process  # noqa: E402
+from shardwright.run.torch.ranks.waiting import PHASE, STEP, USER, Activity, Doing, Limits, judge, limits_of  # noqa: E402
+from shardwright.run.torch.ranks.watch import Watch  # noqa: E402
 from shardwright.spec.mesh import DeviceMesh  # noqa: E402
 
 # -- how long -------------------------------------------------------------------------------------------
@@ -219,13 +210,13 @@ def test_a_stopped_process_is_seen_and_continued(
     child.send_signal(signal.SIGSTOP)
     os.waitpid(child.pid, os.WUNTRACED)
     assert look(watch) is None  # it is given time
-    monkeypatch.setattr("shardwright.run.torch.watch.STOPPED", -1.0)
+    monkeypatch.setattr("shardwright.run.torch.ranks.watch.STOPPED", -1.0)
     assert look(watch) == f"rank 2 is stopped: its process {child.pid} does not run (SIGSTOP)"
     assert process.state() != "T"
 
 
 def test_silence_on_another_host_is_seen(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardwright.run.torch.watch.SILENCE", 0.05)
+    monkeypatch.setattr("shardwright.run.torch.ranks.watch.SILENCE", 0.05)
     other = Another(watch.store, 2, Process("elsewhere", 1, "0"))
     assert look(watch) is None
     time.sleep(0.1)
@@ -236,7 +227,7 @@ def test_silence_on_another_host_is_seen(watch: Watch, monkeypatch: pytest.Monke
 
 
 def test_silence_in_a_phase_is_given_more_time(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardwright.run.torch.watch.SILENCE", 0.05)
+    monkeypatch.setattr("shardwright.run.torch.ranks.watch.SILENCE", 0.05)
     Another(watch.store, 2, Process("elsewhere", 1, "0")).does(1, PHASE, "compiling", 1.0)
     assert look(watch) is None
     time.sleep(0.1)
@@ -272,7 +263,7 @@ def test_one_line_says_who_is_waited_for(
     watch: Watch, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watch.limits = Limits()
-    monkeypatch.setattr("shardwright.run.torch.watch._LEFT_AFTER", 1e9)
+    monkeypatch.setattr("shardwright.run.torch.ranks.watch._LEFT_AFTER", 1e9)
     enter(watch, 3, 61.0)
     Another(watch.store, 1, Process.this()).does(3, STEP, "step 3 (f)", 61.0)
     Another(watch.store, 2, Process.this()).does(2, USER, "step 2 (f)", 61.0)
@@ -399,7 +390,7 @@ def test_those_a_step_behind_are_waited_for_before_a_vote(monkeypatch: pytest.Mo
     assert ranks.exchange() == set()
     ranks.of[2].add(Facts(1, 1))
     assert ranks.exchange() == {"rank 0 has other options (numbers in param_groups) than ranks 1, 2 in step 1"}
-    monkeypatch.setattr("shardwright.run.torch.agreement._PATIENCE", 0.0)
+    monkeypatch.setattr("shardwright.run.torch.ranks.agreement._PATIENCE", 0.0)
     ranks = Ranks(3)
     for rank, options in ((0, 5), (1, 1)):
         ranks.of[rank].add(Facts(1, options))

@@ -71,13 +71,13 @@ def test_costs_are_those_of_all_layers(out: int) -> None:
         assert len(members) == len(costs)
         rng = np.random.default_rng(seed)
         for _ in range(5):
-            picks = [rng.integers(0, lot.shape[1], lot.shape[0]) for lot in deep.lots.costs]
-            choice = [int(picks[lot][row]) for lot, row in (members[key[i], layer[i]] for i in range(len(costs)))]
-            assert deep.lots.evaluate(picks) == whole.evaluate(choice).cost, (seed, out)
+            picks = [rng.integers(0, batch.shape[1], batch.shape[0]) for batch in deep.batches.costs]
+            choice = [int(picks[batch][row]) for batch, row in (members[key[i], layer[i]] for i in range(len(costs)))]
+            assert deep.batches.evaluate(picks) == whole.evaluate(choice).cost, (seed, out)
 
 
 def where(deep: Deep) -> list[tuple[Hashable, int, tuple[int, int]]]:
-    """Place, layer, and (lot, row) of all that the lots have."""
+    """Place, layer, and (batch, row) of all that the batches have."""
     found = []
     for i, member in enumerate(deep.member):
         layer = deep.inner.layer[i]
@@ -91,14 +91,14 @@ def chosen(deep: Deep, picks: list[Ints]) -> DeepChoice:
 
 
 @pytest.mark.parametrize("out", [0, 1, 5])
-def test_links_have_each_member_once_and_lots_none_among_them(out: int) -> None:
+def test_links_have_each_member_once_and_batches_none_among_them(out: int) -> None:
     for seed in range(20):
         deep = Deep(Stacked(seed).inner(), out)
-        for link, numbers in zip(deep.lots.links, deep.edges):
+        for link, numbers in zip(deep.batches.links, deep.edges):
             assert link.first < link.second
             assert len(link.mine) == len(link.theirs) == len(numbers)
-            for lot, rows in ((link.first, link.mine), (link.second, link.theirs)):
-                assert len(deep.lots.costs[lot]) == 1 or len(set(rows.tolist())) == len(rows)
+            for batch, rows in ((link.first, link.mine), (link.second, link.theirs)):
+                assert len(deep.batches.costs[batch]) == 1 or len(set(rows.tolist())) == len(rows)
 
 
 @pytest.mark.parametrize("out", [1, 2, 7])
@@ -106,8 +106,8 @@ def test_choices_show_each_layer_with_its_neighbours(out: int) -> None:
     for seed in range(10):
         deep = Deep(Stacked(seed).inner(), out)
         rng = np.random.default_rng(seed)
-        picks = [rng.integers(0, lot.shape[1], lot.shape[0]) for lot in deep.lots.costs]
-        picked = {(key, n): int(picks[lot][row]) for key, n, (lot, row) in where(deep)}
+        picks = [rng.integers(0, batch.shape[1], batch.shape[0]) for batch in deep.batches.costs]
+        picked = {(key, n): int(picks[batch][row]) for key, n, (batch, row) in where(deep)}
         choices = chosen(deep, picks).choices()
         assert len(choices) == SHORT + out + 1
         inner, here = deep.inner, 1
@@ -121,7 +121,7 @@ def test_choices_show_each_layer_with_its_neighbours(out: int) -> None:
 
 def test_equal_choices_are_one_list() -> None:
     deep = Deep(Stacked(0).inner(), 6)
-    choices = chosen(deep, [np.zeros(len(lot), np.int64) for lot in deep.lots.costs]).choices()
+    choices = chosen(deep, [np.zeros(len(batch), np.int64) for batch in deep.batches.costs]).choices()
     assert len({id(choice) for choice in choices}) == 1
 
 
@@ -133,7 +133,7 @@ def test_layers_of_which_nothing_is_left_are_counted() -> None:
     assert max(layer[at] for at in small.left) < SHORT - 1
     inner = Inner.of(small, layer, key, 2)
     deep = Deep(inner, 0)
-    assert len(chosen(deep, deep.lots.round()).choices()) == SHORT + 1
+    assert len(chosen(deep, deep.batches.round()).choices()) == SHORT + 1
 
 
 def test_messages_are_taken_over_by_edge() -> None:
@@ -141,7 +141,7 @@ def test_messages_are_taken_over_by_edge() -> None:
     for seed in range(10):
         inner = Stacked(seed).inner()
         shallow, deep = Deep(inner, 0), Deep(inner, 5)
-        shallow.lots.sweep()
+        shallow.batches.sweep()
         deep.start_from(shallow)
         known = dict(messages(shallow))
         assert len(known) == len(inner.small.problem.edges)
@@ -151,7 +151,7 @@ def test_messages_are_taken_over_by_edge() -> None:
 
 def messages(deep: Deep) -> Iterator[tuple[int, list[Floats]]]:
     """By edge of the short problem, those to its first variable and to its second."""
-    for boxes, edges in zip(deep.lots.boxes, deep.edges):
+    for boxes, edges in zip(deep.batches.boxes, deep.edges):
         for row, edge in enumerate(edges.tolist()):
             yield edge // 2, [box[row] for box in (reversed(boxes) if edge % 2 else boxes)]
 

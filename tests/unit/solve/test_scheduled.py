@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
-from shardwright import DeviceMesh, Graph
+from shardwright import DeviceMesh, Graph, GraphBuilder, ShardingSpec
 from shardwright.cost import H100, step_time
 from shardwright.cost.comm import full_bucket, sent_cost
 from shardwright.errors import BoundError, PlanInfeasible
 from shardwright.lower import lower, ordered
 from shardwright.plans import Asked
+from shardwright.plans.requests import requests_of
 from shardwright.propagation.complete import Complete
-from shardwright.solve.bound import best_price, last_needed_by_several
-from shardwright.solve.model import Assigner
+from shardwright.solve.bound import WHOLE, Neighbours, best_price, last_needed_by_several
+from shardwright.solve.model import FINE, Assigner
 from shardwright.solve.planner import Planner
 from small_graphs import random_graph
 
@@ -89,3 +91,47 @@ def test_what_only_leads_to_state_keeps_no_order() -> None:
       update %w := output 1
     }""")
     assert last_needed_by_several(step) == 0
+
+
+def prepared_weights(layers: int) -> Graph:
+    """A step whose weights take an op of their own before each product that reads them."""
+    b = GraphBuilder("prepared")
+    h = b.input((4096, 1024))
+    weights = [b.input((1024, 1024)) for _ in range(layers)]
+    for weight in weights:
+        h = b.op("matmul", [h, b.op("exp", [weight], [(1024, 1024)])], [(4096, 1024)])
+    new = [b.op("multiply", [weight, weight], [(1024, 1024)]) for weight in weights]
+    return b.finish([h, *new], updates=[(1 + i, 1 + i) for i in range(layers)])
+
+
+def test_weights_are_prepared_in_time_for_their_gathers() -> None:
+    graph = prepared_weights(4)
+    planner = planner_of(graph, "d=8")
+    cut = ShardingSpec.parse("[d, _]", planner.mesh)
+    made = [value.id for value in graph.values if value.producer and graph.nodes[value.producer[0]].op != "matmul"]
+    specs = {**dict.fromkeys(graph.inputs, cut), **dict.fromkeys(made, cut)}
+    plan = planner.priced(planner.spread(specs, specs), "specs")
+    assert Counter(c.kind for c in plan.program.collectives) == {"all_gather": 4}
+    spans = step_time(plan.program, planner.hardware, graph).spans
+    gathers = [span for span in spans if span.stream != "compute"]
+    assert [a.end for a in gathers[:-1]] == [b.start for b in gathers[1:]], "none waits for an op"
+
+
+def test_a_move_hides_behind_what_prepares_others() -> None:
+    """No schedule takes less than what is computed and what shows between neighbours, as the bound adds them up."""
+    graph, mesh = prepared_weights(4), DeviceMesh("d=8")
+    requests = requests_of([{"arg*": "[d, _]"}])
+    about = Assigner(graph, mesh, H100.on(mesh), Asked.of(graph, mesh, requests))
+    rng = random.Random(1)
+    sizes = [len(ways) for ways in about.ways] + [len(about.inputs[value]) for value in graph.inputs]
+    for try_ in range(30):
+        choice = [rng.randrange(size) for size in sizes]
+        if not try_:  # all cut as the inputs are
+            cut = [[str(way.operands[0]) == "[d, _]" for way in ways] for ways in about.ways]
+            choice[: len(cut)] = [found.index(True) for found in cut]
+        extra = Neighbours.of(about, WHOLE)
+        shown = sum(int(table[choice[a], choice[b]]) for a, b, table in extra.links())
+        for n, node in enumerate(graph.nodes):
+            less = extra.value(node.results[0])[0]
+            shown += about.ways[n][choice[n]].compute * FINE + (0 if less is None else int(less[choice[n]]))
+        assert shown <= FINE * time_of(about.decode(choice), mesh)

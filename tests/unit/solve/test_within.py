@@ -45,7 +45,7 @@ def test_what_a_plan_costs_and_holds(mesh: str) -> None:
     for seed in range(30):
         assigner = Assigner(random_graph(seed, 6), DeviceMesh(mesh), H100)
         work = Within(assigner, frame_of(assigner), 1 << 40, measure)
-        work.moments = [int(work.at(0, None).held.argmax())]
+        work.steps = [int(work.at(0, None).held.argmax())]
         for price in (0, 1 << 10, 1 << 16, 1 << 22):
             found = work.at(price, None)
             program = lower(found.flat.decode(assigner.mesh))
@@ -205,7 +205,7 @@ def forked() -> Graph:
 
 @pytest.mark.parametrize("seed", range(-1, 24))
 def test_what_has_a_price_is_there(seed: int) -> None:
-    """Of any plan, good or bad: at no moment more bytes are priced than it holds."""
+    """Of any plan, good or bad: at no step more bytes are priced than it holds."""
     rng = random.Random(seed)
     graph = forked() if seed < 0 else random_graph(seed, 7)
     about = Assigner(graph, DeviceMesh("d=2"), H100)
@@ -219,9 +219,9 @@ def test_what_has_a_price_is_there(seed: int) -> None:
                 demand = about.demands[value]
                 choice[hub] = int(demand.made[choice[demand.decider]])
         held = flat_of(work.frame, about, choice).held()
-        for moment in work.candidates:
-            costs, edges, _ = work._terms([moment], SCALE)
+        for step in work.candidates:
+            costs, edges, _ = work._terms([step], SCALE)
             bytes = sum(int(a[i] - b[i]) for a, b, i in zip(costs, free[0], choice))
             bytes += sum(int(table[choice[a], choice[b]]) for a, b, table in edges)
             bytes -= sum(int(table[choice[a], choice[b]]) for a, b, table in free[1])
-            assert bytes <= held[moment], (seed, moment)
+            assert bytes <= held[step], (seed, step)

@@ -141,7 +141,7 @@ def limited(seed: int, mesh: DeviceMesh) -> tuple[Graph, int] | None:
     rules = [about.space.rules.get(n) for n in range(len(graph.nodes))]
     work = Within(about, Frame(graph, about.book, graph_roles(graph), rules), 1 << 40, measure)
     most = measure(about.solve().complete)
-    work.moments = [int(work.at(0, None).held.argmax())]
+    work.steps = [int(work.at(0, None).held.argmax())]
     least = min(measure(work.at(1 << bits, None).flat.decode(mesh)) for bits in (17, 20, 23))
     return (graph, least + (most - least) * (1 + seed % 3) // 4) if least < most else None
 

@@ -167,6 +167,11 @@ def test_the_same_answer_whatever_was_asked_before() -> None:
         ("a=3, b=4, c=3", (24, 8, 8), "[b:(2)2, a, b:(1)2]", "[_, c+a, _]", 768),  # uneven: the same pieces move
         ("a=4, b=8, c=6", (192, 8), "[c:(2)3+c:(1)2+b, a]", "[b, a+c]", 112),
         ("a=6, b=6", (36, 8), "[a, b:(2)3]", "[b:(1)2+a:(1)2, b:(2)3+a:(2)3]", 60),
+        # Uneven, and parts of axes that neither side names.
+        ("a=8, b=4", (12,), "[a:(1)2+b]", "[b:(2)2+a]", 4),  # slice, then permute
+        ("a=4, b=4, c=8", (12, 24), "[c:(1)4, b]", "[a, c+b:(2)2]", 24),
+        ("a=4, b=2, c=2", (6,), "[b+a]", "[c+b]", 8),  # permute, then gather
+        ("a=6, b=8", (6, 48), "[b:(1)4, a]", "[b+a:(3)2, a:(1)3]", 32),  # slice by the rest of b, then all_to_all
     ],
 )
 def test_parts_of_axes_of_3_and_6(mesh: str, shape: tuple[int, ...], source: str, target: str, bytes: int) -> None:

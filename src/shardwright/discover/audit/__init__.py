@@ -4,7 +4,9 @@
 |---|---|
 | `operators` | the audit of one operator, and of all |
 | `dtensor`, `private` | what DTensor does with a call; what that takes from the inside of PyTorch |
-| `samples`, `cases` | calls to judge; placements to judge them on |
+| `samples`, `variants` | calls to judge; calls on which an argument matters that a rule may forget |
+| `cases` | a call and what ranks hold, run through DTensor |
 | `judge` | a rule of DTensor's against the oracle |
+| `causes` | what is wrong, gathered by cause |
 | `scripts`, `report`, `emit` | a script that shows each finding; the page; the rule as it should be |
 """

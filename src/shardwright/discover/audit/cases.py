@@ -92,11 +92,21 @@ def examine(case: Case) -> tuple[Dispatched, Fault | None, str]:
         off = difference(got, true, _largest(case))
         if off:
             which = f"output {number} is " if len(want) > 1 else "the result is "
-            told = f" (said to lie as {given.placements[number]})"
+            told = f" (said to be {given.placements[number]})"
             return given, Fault(case, which + off + told, False, given), ""
     if given.disagree:
         return given, Fault(case, "the ranks do not see the same result", False, given), ""
     return given, None, ""
+
+
+def refused_locally(case: Case) -> bool:
+    """Whether the plain operator does not take what some rank holds: then no rule could help."""
+    for rank in range(case.world):
+        try:
+            call_sample(case.operator, case.sample.with_tensors(tuple(held[rank] for held in case.parts)))
+        except Exception:  # whatever the library raises
+            return True
+    return False
 
 
 def difference(got: Array, want: Array, held: float = 0.0) -> str:

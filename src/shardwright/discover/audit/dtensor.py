@@ -26,6 +26,7 @@ from torch.distributed.tensor.placement_types import Placement as TorchPlacement
 from ..operator import Array, Sample, slots_in
 from ..placement import P, Placement, R, S
 from .private import (
+    DecompShardingStrategy,
     DTensorSpec,
     LocalTensor,
     LocalTensorMode,
@@ -92,10 +93,37 @@ class Dispatched:
     """The ranks do not see the same whole result."""
 
 
-def registered_overloads() -> list[str]:
-    """The ATen overloads with a strategy in one of the propagator's tables."""
+def registered_overloads(every_namespace: bool = False) -> list[str]:
+    """The overloads, ATen's or all, with a strategy in one of the propagator's tables."""
     tables = (_propagator().op_strategy_funcs, _propagator().op_single_dim_strategy_funcs, _propagator().op_to_rules)
-    return sorted({str(op) for table in tables for op in table if str(op).startswith("aten.")})
+    return sorted({str(op) for table in tables for op in table if every_namespace or str(op).startswith("aten.")})
+
+
+def decomposes(overload: str) -> bool:
+    """Whether DTensor takes the call apart into others where it has no rule; torch 2.11 never does."""
+    return DecompShardingStrategy is not None and bool(DecompShardingStrategy.has_decomp(overload_named(overload)))
+
+
+def strategy_of(overload: str) -> str:
+    """The function of PyTorch's that states the overload's rules, by its place; empty if there is none."""
+    return _strategies().get(overload, "")
+
+
+def stated_by(strategy: str) -> int:
+    """For how many overloads that function states the rules."""
+    return sum(place == strategy for place in _strategies().values())
+
+
+@cache
+def _strategies() -> dict[str, str]:
+    propagator = _propagator()
+    found: dict[str, str] = {}
+    for table in (propagator.op_single_dim_strategy_funcs, propagator.op_strategy_funcs, propagator.op_to_rules):
+        for op, function in table.items():
+            while hasattr(function, "func"):  # a record, or a partial
+                function = function.func
+            found.setdefault(str(op), f"{function.__module__}.{getattr(function, '__qualname__', '')}")
+    return found
 
 
 def has_handler(overload: str) -> bool:

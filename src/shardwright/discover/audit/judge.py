@@ -23,7 +23,7 @@ from ..oracle import Oracle
 from ..placement import KINDS, P, Placement, R
 from ..table import GRADES, Inputs, Table, folded
 from ..widen import describe
-from .cases import Case, Fault, case_of, examine, simplified, whole_sample
+from .cases import Case, Fault, case_of, examine, refused_locally, simplified, whole_sample
 from .dtensor import Claim, Foreign, answers_in_full, claims, has_handler, same_cache_key
 from .samples import value_groups
 from .scripts import script
@@ -44,7 +44,7 @@ class Entry:
     """What was found of one rule."""
 
     verdict: str
-    """correct, wrong, missing or cannot judge"""
+    """correct, wrong, missing, cannot judge; or refuses: right, but the kernel does not take empty tensors."""
     overload: str
     rule: str
     reason: str = ""
@@ -90,8 +90,10 @@ class _SomeWays(Oracle):
 class Judge:
     """All that is found of one overload from its samples."""
 
-    def __init__(self, operator: Operator, samples: Sequence[Sample], seconds: float = 60.0) -> None:
-        self.operator, self.samples = operator, samples
+    def __init__(
+        self, operator: Operator, samples: Sequence[Sample], seconds: float = 60.0, missing: bool = True
+    ) -> None:
+        self.operator, self.samples, self.missing = operator, samples, missing
         self.stop = time.process_time() + seconds
         self.free: dict[str, _Met] = {}
         self.moved: dict[str, _Met] = {}
@@ -110,7 +112,7 @@ class Judge:
                 break
             self._ask(sample)
         wrong_or_right = [*self._rules(), *self._moved_rules(), *self._cache()]
-        found = [*_gathered(wrong_or_right), *self._missing()]
+        found = [*_gathered(wrong_or_right), *(self._missing() if self.missing else ())]
         if not found and self.refused:
             reason, sample = next(iter(self.refused.items()))
             found.append(self._entry("cannot judge", "every rule", reason, sample))
@@ -164,8 +166,9 @@ class Judge:
             good = oracle.judge(inputs, world, encoding)
             for number, placement in enumerate(answer.outputs):
                 if isinstance(placement, Placement) and placement not in good[number]:
-                    grade = oracle.grade(inputs, world, number, placement)
-                    yield grade, case_of(self.operator, oracle.sample, inputs, world, encoding)
+                    # How the inputs are cut decides: where an output is said to lie is DTensor's own doing.
+                    sizes = [a.shape[p.dim] for a, p in zip(oracle.sample.tensors, inputs) if p.kind == "S"]
+                    yield shard_grade(sizes, world), case_of(self.operator, oracle.sample, inputs, world, encoding)
                     return
 
     # ---- what is right and wrong about it ------------------------------------------------------------------
@@ -190,6 +193,9 @@ class Judge:
         doubt = ""
         for grade, case in order[:6]:
             _, fault, doubt = examine(case)
+            if fault is not None and grade == "empty" and fault.raises and refused_locally(case):
+                why = f"on an empty shard the operator itself {fault.how}"
+                return self._entry("refuses", text, why, met.sample, "empty", met.samples)
             if fault is not None:
                 kind = "rule" if grade == "even" else grade
                 return self._wrong(text, fault, kind, met.samples)
@@ -206,6 +212,9 @@ class Judge:
         chosen = [places[0], places[-1]] if foreign and len(places) > 1 else places[:1]
         for (grade, sample, world), encoding in itertools.product(chosen, encodings):
             _, fault, doubt = examine(case_of(self.operator, sample, met.inputs, world, encoding))
+            if fault is not None and grade == "empty" and fault.raises:
+                why = f"on an empty shard the operator itself {fault.how}"
+                return self._entry("refuses", text, why, sample, "empty", met.samples)
             if fault is not None and (not fault.raises or (foreign and grade != "even")):
                 kind = grade if grade != "even" else "rule" if foreign else "dispatch"
                 return self._wrong(text, fault, kind, met.samples)

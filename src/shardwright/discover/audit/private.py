@@ -12,6 +12,11 @@ from torch.distributed._local_tensor import LocalTensor, LocalTensorMode  # all 
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta  # what the propagator is asked with
 from torch.distributed.tensor._op_schema import OpSchema, RuntimeSchemaInfo
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache as clear_cache  # an answer is kept otherwise
+
+try:  # what stands in for a missing rule, from torch 2.12 on
+    from torch.distributed.tensor._decompositions import DecompShardingStrategy
+except ImportError:
+    DecompShardingStrategy = None  # type: ignore[assignment, misc]
 from torch.utils._pytree import tree_leaves  # as DTensor flattens results
 
 
@@ -24,6 +29,7 @@ def fake_store() -> Any:
 
 __all__ = [
     "DTensorSpec",
+    "DecompShardingStrategy",
     "LocalTensor",
     "LocalTensorMode",
     "OpSchema",

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import RuleError, VerifyError
+from ...errors import RuleError, VerifyError, front
 from ...frontends.numpy.kernels import KERNELS
 from ...frontends.numpy.samples import SAMPLES, Sample
 from ...rules.registry import lookup
@@ -22,6 +22,7 @@ from .numpy import SIZES, compare_op, drawn_calls
 from .numpy_mesh import check_same, check_sample
 
 
+@front
 def check_op(name: str) -> Comparison:
     """Run what an op claims; `VerifyError` says what does not hold.
 

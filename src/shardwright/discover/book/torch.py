@@ -20,8 +20,8 @@ from ...errors import DiscoverError, ShardwrightError
 from ...frontends.torch import prepare
 from ...frontends.torch.describe import describe
 from ...frontends.torch.kernels import KERNELS
+from ...frontends.torch.recording.sizes import local_sizes
 from ...frontends.torch.signatures import find_op, op_name, signature
-from ...frontends.torch.sizes import local_sizes
 from ...ir.graph import TensorType
 from ...rules.registry import find, lookup, records
 from ...spec.rule import OpShardingRule

@@ -81,13 +81,18 @@ def schema_of(operator: Operator) -> Any:
 def layouts(statement: Statement) -> dict[int, Layout]:
     """The layout of calls with n tensors, by n: optional tensors and lists of tensors make several."""
     found: dict[int, Layout] = {}
-    for sample in statement.samples:
-        if len(sample.tensors) not in found:
+    for sample in (*statement.samples, *statement.fresh_calls):
+        if len(sample.tensors) not in found and spoken_of(statement, sample):
             found[len(sample.tensors)] = _layout(statement, sample)
     for rule in statement.every_rule:
         if len(rule.inputs) not in found:
             found[len(rule.inputs)] = _layout_without_sample(statement, rule)
     return found
+
+
+def spoken_of(statement: Statement, sample: Sample) -> bool:
+    """Whether the rules are of calls with these tensors: ``clamp(x, None, y)`` has as many as ``clamp(x, y)``."""
+    return not statement.tensors or sample.tensor_names(statement.operator) in statement.tensors
 
 
 def _layout(statement: Statement, sample: Sample) -> Layout:
@@ -217,7 +222,7 @@ def _bool_outputs(statement: Statement, count: int) -> tuple[frozenset[int], fro
     """Inputs and outputs that are truth values in every sample of this many tensors."""
     inputs: frozenset[int] | None = None
     outputs: frozenset[int] | None = None
-    for sample in [s for s in statement.samples if len(s.tensors) == count][:4]:
+    for sample in [s for s in statement.samples if len(s.tensors) == count and spoken_of(statement, s)][:4]:
         ins = frozenset(i for i, tensor in enumerate(sample.tensors) if tensor.dtype == bool)
         outs = frozenset(i for i, array in enumerate(results(statement.operator, sample)) if array.dtype == bool)
         inputs = ins if inputs is None else inputs & ins
@@ -282,9 +287,18 @@ def arguments_read(operator: Operator, rules: Iterable[Rule]) -> tuple[Argument,
     return tuple(a for a in operator.arguments if a.name in names and not a.tensor)
 
 
+TAKEN = frozenset(
+    (
+        *("args_schema", "kwargs_schema", "op", "OP", "ordered", "rows", "tensors", "found"),
+        *("Partial", "Replicate", "Shard", "RuntimeSchemaInfo", "DTensor", "Path", "sys", "torch", "importlib"),
+    )
+)
+"""Names that emitted functions use themselves."""
+
+
 def local_name(name: str) -> str:
     """What an argument is called in code: ``max`` is ``max_``, since code may call `max`, too."""
-    return f"{name}_" if hasattr(builtins, name) or keyword.iskeyword(name) else name
+    return f"{name}_" if hasattr(builtins, name) or keyword.iskeyword(name) or name in TAKEN else name
 
 
 class _Renamed(ast.NodeTransformer):
@@ -403,8 +417,14 @@ def partial_source(reduce: str) -> str:
 
 
 def as_comment(text: str) -> str:
-    """Text that is safe in a docstring or comment: one line, without what would end it."""
-    return " ".join(text.split()).replace("\\", "/").replace('"""', "'''")
+    """Text that is safe in a docstring or comment: one line, without what would end it.
+
+    >>> as_comment('a "name" with "quotes"'), as_comment("nul \\0")
+    ('a "name" with "quotes\\'', 'nul ?')
+    """
+    plain = "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
+    plain = plain.replace("\\", "/").replace('"""', "'''")
+    return f"{plain[:-1]}'" if plain.endswith('"') else plain
 
 
 def bracketed(before: str, items: Sequence[str], after: str, indent: int = 0) -> list[str]:

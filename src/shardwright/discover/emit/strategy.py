@@ -1,22 +1,26 @@
 """From a statement to a Python file that registers it with PyTorch's DTensor.
 
-The file is valid as it stands: it imports only torch, replaces whatever was registered for the operator, and works
-on torch 2.11 and newer.  What a strategy cannot say is left out, with the reason as a comment.
+The file is valid as it stands: beside torch it imports `dtensor_rules`, which is written to the same folder, replaces
+whatever was registered for the operator, and works on torch 2.11 and newer.  What a strategy cannot say is left out,
+with the reason as a comment.
 """
 
 from __future__ import annotations
 
-import inspect
+import keyword
+import re
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ..cases import rank_code
 from ..operator import REQUIRED, Argument, Operator, slots_in
-from ..placement import R
+from ..placement import P, R
 from ..statement import Rule, ShardedOn, Statement, Term
 from .source import (
     WIDTH,
     Kept,
+    Layout,
     LeftOut,
     NoLiteral,
     aligned,
@@ -27,179 +31,154 @@ from .source import (
     code_of,
     emitted_rules,
     identifier,
+    is_pending,
     layouts,
     literal,
     local_name,
     names_read,
-    normal_dims,
     overload_parts,
     partial_source,
+    quoted,
     shards,
 )
 
 _NEVER_SHAPES = ("float", "float?", "Generator", "Generator?", "Device", "Device?")
 """Types of arguments on which neither a result's shape nor its dtype depends."""
 
-_OPTIONS = '''\
-def _options(**wanted):
-    """Those options that this version of PyTorch has: torch 2.11 does not know `allow_uneven_sharding`."""
-    known = inspect.signature(register_single_dim_strategy).parameters
-    return {name: value for name, value in wanted.items() if name in known}
-'''
-
-_FORGET = '''\
-def _forget(op):
-    """Drop what PyTorch has for the operator: another kind of strategy, or its cache key, would be taken first."""
-    propagator = DTensor._op_dispatcher.sharding_propagator
-    for table in (
-        "op_to_rules",
-        "op_strategy_funcs",
-        "op_single_dim_strategy_funcs",
-        "op_to_schema_info",
-        "op_to_schema_info_for_single_dim_strategy",
-    ):
-        getattr(propagator, table, {}).pop(op, None)
-'''
-
-_TENSORS = '''\
-def _tensors(values):
-    """The tensors among the arguments, in order; lists are looked through, None is none."""
-    found = []
-    for value in values:
-        if isinstance(value, TensorMeta):
-            found.append(value)
-        elif isinstance(value, (list, tuple)):
-            found.extend(_tensors(value))
-    return found
-'''
-
-_ALIGNED = '''\
-def _aligned(dim, shape):
-    """Sharded on a dim that broadcasting aligned from the right; replicated where the tensor is broadcast along it."""
-    return Replicate() if dim < 0 or shape[dim] == 1 else _ShardingPlaceholder(dim)
-'''
-
-_FITTING = '''\
-def _fitting(rows, tensors):
-    """The rows whose dims exist: where an expression leaves a tensor's dims, its rule says nothing."""
-    found = []
-    for row in rows:
-        if all(isinstance(p, Replicate) for p in row[len(row) - len(tensors) :]):
-            continue  # every input is broadcast along this dim: there is nothing to shard
-        # The outputs stand first; their ranks are not known here.
-        ranks = [*[None] * (len(row) - len(tensors)), *(len(tensor.shape) for tensor in tensors)]
-        shards = [(p.dim, rank) for p, rank in zip(row, ranks, strict=True) if isinstance(p, _ShardingPlaceholder)]
-        if all(dim >= 0 and (rank is None or dim < rank) for dim, rank in shards):
-            found.append(row)
-    return found
-'''
-
-_CLEAR = '''\
-def _clear_cache():
-    """Forget placements that were worked out before these rules were known."""
-    clear = getattr(torch.distributed.tensor.debug, "_clear_sharding_prop_cache", None)
-    if clear is not None:
-        clear()
-'''
+HELPERS = (
+    *("acceptable", "aligned", "clear_cache", "fitting", "forget", "known_options", "normal_dims", "reducible"),
+    *("remember", "tensor_names", "tensors_in"),
+)
+"""What `dtensor_rules` has for emitted files."""
 
 
-def emit_strategy(statement: Statement, imports: Sequence[str] = (), even_only: bool = False) -> str:
+@dataclass(frozen=True)
+class Origin:
+    """What defines an operator of one's own: modules, and the folders that hold them, as seen from the emitted file."""
+
+    modules: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+
+
+TORCH = Origin()
+"""PyTorch's own operators need nothing."""
+
+
+def emit_strategy(statement: Statement, origin: Origin = TORCH, even_only: bool = False) -> str:
     """The Python file that registers the statement's rules.
 
     Args:
-        imports: modules to import first, such as the one that defines a custom operator.
+        origin: what to import first, if the operator is not PyTorch's.
         even_only: also emit rules that hold on even shards only.  DTensor applies them to uneven ones, too.
     """
     operator = statement.operator
-    overload_parts(operator)
     kept, left_out = emitted_rules(statement, even_only)
-    body = "\n".join(_function(statement, kept, left_out))
-    helpers = [_OPTIONS, _FORGET]
-    if "_tensors(" in body:
-        helpers.append(_TENSORS)
-    if "_normal_dims(" in body:
-        helpers.append(_normal_dims_source())
-    if "_aligned(" in body:
-        helpers.append(_ALIGNED)
-    if "_fitting(" in body:
-        helpers.append(_FITTING)
-    helpers.append(_CLEAR)
-    blocks = ["\n".join(_header(statement, imports, body)), *helpers, f"_forget(OP)\n\n\n{body}", "_clear_cache()\n"]
-    return "\n\n".join(block.rstrip("\n") + "\n" for block in blocks)
+    decorator = [
+        "@register_single_dim_strategy(",
+        "    OP,",
+        *_schema_info(statement, [k.rule for k in kept]),
+        *([f"    **known_options(allow_uneven_sharding={empty_shards_too(kept)}),"] if kept else []),
+        ")",
+        f"def {title_of(operator)}_strategy(op, args_schema, kwargs_schema):",
+    ]
+    body = "\n".join([*decorator, *docstring(statement, kept, left_out), *body_of(statement, kept), ""])
+    about = f"Importing this file registers them for {operator.overload}, in place of what PyTorch has."
+    head = header(statement, origin, about, body + "forget( clear_cache(", ["register_single_dim_strategy"])
+    return "\n\n".join([head, f"forget(OP)\n\n\n{body}", "clear_cache()\n"])
 
 
-def _header(statement: Statement, imports: Sequence[str], body: str) -> list[str]:
-    operator = statement.operator
-    # The helpers for aligned dims and for rows that fit name both kinds of placement.
-    helped = "_aligned(" in body or "_fitting(" in body
-    names = [name for name in ("Partial", "Replicate") if f"{name}(" in body or (helped and name == "Replicate")]
-    placeholders = helped or "_ShardingPlaceholder(" in body
+def header(statement: Statement, origin: Origin, about: str, body: str, single_dim: Sequence[str] = ()) -> str:
+    """The top of an emitted file: what it is, what the code of its body needs, and the operator."""
+    name = as_comment(statement.operator.name)
+    placements = [n for n in ("DTensor", "Partial", "Replicate", "Shard") if re.search(rf"\b{n}\b[.(]", body)]
+    if "_ShardingPlaceholder(" in body:
+        single_dim = ["_ShardingPlaceholder", *single_dim]
     lines = [
-        f'"""Sharding rules of {operator.name} for DTensor, found by running it on shards.',
+        f'"""Sharding rules of {name} for DTensor, found by running it on shards.',
         "",
-        f"Importing this file registers them for {operator.overload}, in place of what PyTorch has.",
+        about,
         '"""',
         "",
-        "import inspect",
+        *(["import importlib"] if origin.modules else []),
+        "import sys",
+        "from pathlib import Path",
         "",
         "import torch",
-        "import torch.distributed.tensor.debug",
-        f"from torch.distributed.tensor import {', '.join(['DTensor', *names])}",
-    ]
-    if "TensorMeta" in body or "_tensors(" in body:
-        lines.append("from torch.distributed.tensor._dtensor_spec import TensorMeta")
-    if "RuntimeSchemaInfo(" in body:
-        lines.append("from torch.distributed.tensor._op_schema import RuntimeSchemaInfo")
-    lines += [
-        *bracketed(
-            "from torch.distributed.tensor._ops.single_dim_strategy import ",
-            [*(["_ShardingPlaceholder"] if placeholders else []), "register_single_dim_strategy"],
-            "",
+        *([f"from torch.distributed.tensor import {', '.join(placements)}"] if placements else []),
+        *(
+            ["from torch.distributed.tensor._op_schema import RuntimeSchemaInfo"]
+            if "RuntimeSchemaInfo(" in body
+            else []
         ),
-        *([""] if imports else []),
-        *(f"import {module}  # noqa: F401 - it defines the operator" for module in sorted(imports)),
-        "",
-        f"OP = torch.ops.{'.'.join(overload_parts(operator))}",
     ]
-    return lines
+    if single_dim:
+        lines += bracketed("from torch.distributed.tensor._ops.single_dim_strategy import ", list(single_dim), "")
+    if "register_sharding(" in body:
+        lines.append("from torch.distributed.tensor.experimental import register_sharding")
+    helpers = [name for name in HELPERS if f"{name}(" in body]
+    lines += [
+        "",
+        "sys.path.append(str(Path(__file__).resolve().parent))  # the helpers lie beside this file",
+        "",
+        *bracketed("from dtensor_rules import ", helpers, ""),
+        "",
+        *(f"sys.path.append(str(Path(__file__).resolve().parent / {quoted(folder)}))" for folder in origin.folders),
+        *(f"importlib.import_module({quoted(module)})  # it defines the operator" for module in origin.modules),
+        f"OP = {operator_source(statement.operator)}",
+    ]
+    return "\n".join(lines)
 
 
-def _normal_dims_source() -> str:
-    """Our own reading of dims, so that emitted code and discovery cannot differ."""
-    lines = inspect.getsource(normal_dims).splitlines()
-    end = next(i for i, line in enumerate(lines) if i > 1 and line.strip() == '"""')
-    about = lines[1].strip().strip('"')
-    return "\n".join(["def _normal_dims(value, rank, many):", f'    """{about}"""', *lines[end + 1 :]]) + "\n"
+def operator_source(operator: Operator, *parts: str) -> str:
+    """The overload as an expression: ``torch.ops.aten.add.Tensor``."""
+    found = "torch.ops"
+    for part in parts or overload_parts(operator):
+        found = f"getattr({found}, {quoted(part)})" if keyword.iskeyword(part) else f"{found}.{part}"
+    return found
+
+
+def title_of(operator: Operator) -> str:
+    """A name for what is emitted: ``linalg_cross``, ``add_Tensor``."""
+    _, name, overload = overload_parts(operator)
+    return identifier(name if overload == "default" else f"{name}_{overload}")
 
 
 # ---- the function --------------------------------------------------------------------------------------------------
 
 
-def _function(statement: Statement, kept: Sequence[Kept], left_out: Sequence[LeftOut]) -> list[str]:
-    operator = statement.operator
-    _, name, overload = overload_parts(operator)
-    title = identifier(name if overload == "default" else f"{name}_{overload}")
-    lines = [
-        "@register_single_dim_strategy(",
-        "    OP,",
-        *_schema_info(statement, [k.rule for k in kept]),
-        *([f"    **_options(allow_uneven_sharding={_empty_shards_too(kept)}),"] if kept else []),
-        ")",
-        f"def {title}_strategy(op, args_schema, kwargs_schema):",
-        *_docstring(statement, kept, left_out),
-    ]
+def body_of(statement: Statement, kept: Sequence[Kept], shard: str = "_ShardingPlaceholder") -> list[str]:
+    """The lines that work out the rows from `args_schema` and `kwargs_schema`, and return them."""
     rules = [k.rule for k in kept]
     if not rules:
-        return [*lines, "    return []"]
-    lines += [*_bindings(statement, kept), "    rows = []"]
+        return ["    return []"]
+    lines = [*_bindings(statement, kept), "    rows = []"]
     counted = _needs_count(statement)
     for count in dict.fromkeys(len(rule.inputs) for rule in rules):
-        block = [line for k in kept if len(k.rule.inputs) == count for line in _rows(k)]
+        block = [line for k in kept if len(k.rule.inputs) == count for line in _rows(k, shard)]
         if counted:
-            lines.append(f"    if len(tensors) == {count}:")
+            layout = next(k.layout for k in kept if len(k.rule.inputs) == count)
+            lines.append(f"    if {_such_a_call(statement, layout)}:")
             block = [f"    {line}" if line else "" for line in block[1:]]
         lines += block
-    return [*lines, "    return _fitting(rows, tensors)" if _may_leave_dims(statement, rules) else "    return rows"]
+    found = "fitting(rows, tensors)" if _may_leave_dims(statement, rules) else "rows"
+    if _meets_complex(statement, rules):
+        found = f"reducible({found}, tensors)"
+    return [*lines, f"    return {found}"]
+
+
+def _meets_complex(statement: Statement, rules: Sequence[Rule]) -> bool:
+    """Whether complex numbers may come to be pending otherwise than as a sum."""
+    calls = (*statement.samples, *statement.fresh_calls)
+    other = any(is_pending(t) and t not in (P("sum"), P("avg")) for r in rules for t in (*r.inputs, *r.outputs))
+    return other and any(tensor.dtype.kind == "c" for call in calls for tensor in call.tensors)
+
+
+def _such_a_call(statement: Statement, layout: Layout) -> str:
+    """The test that a call has the tensors that rules are for: which, if some may be missing; else how many."""
+    if not any(a.tensor and a.type.endswith("?") for a in statement.operator.arguments):
+        return f"len(tensors) == {layout.tensors}"
+    names = tuple(layout.names[i] for i in layout.order)
+    return f"tensor_names(op, args_schema, kwargs_schema) == {literal(list(names))}"
 
 
 def _may_leave_dims(statement: Statement, rules: Sequence[Rule]) -> bool:
@@ -216,7 +195,7 @@ def _may_leave_dims(statement: Statement, rules: Sequence[Rule]) -> bool:
     return False
 
 
-def _empty_shards_too(kept: Sequence[Kept]) -> bool:
+def empty_shards_too(kept: Sequence[Kept]) -> bool:
     """DTensor shards unevenly anyway; this option is about dims smaller than the mesh, that is empty shards."""
     return all(k.rule.grade == "empty" for k in kept if shards(k.rule))
 
@@ -240,35 +219,53 @@ def _has_tensor_list(statement: Statement) -> bool:
 
 
 def _schema_info(statement: Statement, rules: Sequence[Rule]) -> list[str]:
+    parts = schema_parts(statement, rules)
+    return bracketed("schema_info=RuntimeSchemaInfo(", parts, "),", indent=4) if parts else []
+
+
+def schema_parts(statement: Statement, rules: Sequence[Rule], pytree: bool = False) -> list[str]:
     """What belongs to the key of DTensor's cache.
 
     What the rules read must be there; and since a cached entry also holds the result's shape and dtype, so must
     every argument that these may depend on.
     """
     operator = statement.operator
-    read = {a.name for a in arguments_read(operator, rules)}
-    matters = [a for a in operator.arguments if not a.tensor and (a.name in read or a.type not in _NEVER_SHAPES)]
+    matters = _matters(statement, rules)
     places = [_position(operator, a) for a in matters if not a.keyword_only]
     keywords = [a.name for a in matters if a.keyword_only]
     parts = []
     if places:
         parts.append(f"static_argnum={min(places)}")
     if keywords:
-        parts.append(f"static_kwargkey={literal(keywords).replace(chr(39), chr(34))}")
-    if _has_tensor_list(statement):
+        parts.append(f"static_kwargkey={literal(keywords)}")
+    if pytree or _has_tensor_list(statement):
         parts.append("needs_pytree=True")
-    if not parts:
-        return []
-    return bracketed("schema_info=RuntimeSchemaInfo(", parts, "),", indent=4)
+    return parts
+
+
+def _matters(statement: Statement, rules: Sequence[Rule]) -> list[Argument]:
+    """Arguments on which the rules, or a result's shape or dtype, depend."""
+    arguments = statement.operator.arguments
+    read = {a.name for a in arguments_read(statement.operator, rules)}
+    return [a for a in arguments if not a.tensor and (a.name in read or a.type not in _NEVER_SHAPES)]
+
+
+def needs_key(statement: Statement, rules: Sequence[Rule]) -> bool:
+    """Whether more belongs to the key than `register_sharding` puts there: the first whole number and what follows."""
+    operator = statement.operator
+    whole = [a for a in operator.arguments if a.type in ("int", "int?")]
+    first = min((_position(operator, a) for a in whole if not a.keyword_only), default=100)
+    return any(a not in whole if a.keyword_only else _position(operator, a) < first for a in _matters(statement, rules))
 
 
 def _position(operator: Operator, argument: Argument) -> int:
     return [a.name for a in operator.arguments if not a.keyword_only].index(argument.name)
 
 
-def _docstring(statement: Statement, kept: Sequence[Kept], left_out: Sequence[LeftOut]) -> list[str]:
+def docstring(statement: Statement, kept: Sequence[Kept], left_out: Sequence[LeftOut]) -> list[str]:
+    """What a strategy says of itself: its rules, why they hold, and what was left out."""
     operator = statement.operator
-    lines = [f'    """How {operator.name} runs without communication, on one mesh dim.', ""]
+    lines = [f'    """How {as_comment(operator.name)} runs without communication, on one mesh dim.', ""]
     if not kept:
         lines += ["    Replicated only: no other rule was found.", '    """']
         return lines
@@ -312,8 +309,9 @@ def _bindings(statement: Statement, kept: Sequence[Kept]) -> list[str]:
         or {"shape", "dtypes"} & read
         or any(aligned(rule) for rule in rules)
         or _needs_count(statement)
+        or _meets_complex(statement, rules)
     ):
-        lines.append("    tensors = _tensors([*args_schema, *kwargs_schema.values()])")
+        lines.append("    tensors = tensors_in([*args_schema, *kwargs_schema.values()])")
     # Expressions count tensors as the samples do; that is the schema's order unless someone mixed it.
     counted = "tensors"
     for layout in {k.layout.order: k.layout for k in kept}.values() if lines else ():
@@ -332,7 +330,7 @@ def _bindings(statement: Statement, kept: Sequence[Kept]) -> list[str]:
     for argument in arguments:
         value = _value_source(operator, argument)
         if argument.name in statement.dim_parameters:
-            value = f"_normal_dims({value}, {room}, many={as_many(argument.name, rules)})"
+            value = f"normal_dims({value}, {room}, many={as_many(argument.name, rules)})"
         lines.append(f"    {local_name(argument.name)} = {value}")
     return lines
 
@@ -346,14 +344,14 @@ def _value_source(operator: Operator, argument: Argument) -> str:
         except NoLiteral:
             default = "None"
     if argument.keyword_only:
-        return f'kwargs_schema.get("{argument.name}", {default})'
+        return f"kwargs_schema.get({quoted(argument.name)}, {default})"
     place = _position(operator, argument)
     if argument.default is REQUIRED:
         return f"args_schema[{place}]"
     return f"args_schema[{place}] if len(args_schema) > {place} else {default}"
 
 
-def _rows(kept: Kept) -> list[str]:
+def _rows(kept: Kept, shard: str) -> list[str]:
     """The lines that add a rule's rows."""
     rule, layout = kept.rule, kept.layout
     comment = as_comment(str(rule))
@@ -367,7 +365,7 @@ def _rows(kept: Kept) -> list[str]:
         lines += _condition(rule, depth)
         depth += 4
     numbers = [None] * len(layout.result_terms(rule)) + list(layout.order)
-    items = [_term_source(term, number) for term, number in zip(terms, numbers)]
+    items = [_term_source(term, number, shard) for term, number in zip(terms, numbers)]
     one = bracketed("rows.append([", items, "])", depth)
     if len(one) == 1:
         return lines + one
@@ -395,12 +393,13 @@ def _joined(code: str) -> str:
     return f"({code})" if any(word in code for word in (" or ", " if ", "lambda", ":=")) else code
 
 
-def _term_source(term: Term, number: int | None) -> str:
+def _term_source(term: Term, number: int | None, shard: str) -> str:
     """A term of a row; `number` is the input's, None for outputs."""
     if isinstance(term, ShardedOn) and term.broadcasts and number is not None:
-        return f"_aligned({code_of(term.dim)}, shape[{number}])"
+        other = "" if shard == "_ShardingPlaceholder" else f", {shard}"
+        return f"aligned({code_of(term.dim)}, shape[{number}]{other})"
     if isinstance(term, ShardedOn):
-        return f"_ShardingPlaceholder({code_of(term.dim)})"
+        return f"{shard}({code_of(term.dim)})"
     if term.kind == "S":
-        return f"_ShardingPlaceholder({term.dim})"
+        return f"{shard}({term.dim})"
     return "Replicate()" if term is R else partial_source(term.reduce)

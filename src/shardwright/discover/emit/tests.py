@@ -1,7 +1,8 @@
 """From a statement to a test file for the emitted strategy: every rule but all-replicated, three assertions each.
 
-A rule is tested on up to three samples that differ in their arguments, for every dim that its conditions admit:
-no communication, the outputs lie as the rule says, the numbers are those of the plain operator.
+A rule is tested on up to three samples that differ in their arguments, and three fresh calls of the attack, for every
+dim that its conditions admit: no communication, the outputs lie as the rule says, the numbers are those of the plain
+operator.  What the tests share is `dtensor_checks`, written to the same folder.
 
 The tests run in one process by default: a fake process group with ``LocalTensorMode``, which holds what every rank
 holds and computes collectives exactly.  The threaded process group would do as well, but needs ``expecttest``, and
@@ -35,123 +36,14 @@ from .source import (
     overload_parts,
     placement_source,
     results,
+    spoken_of,
 )
 
 MOST_SAMPLES = 3
-"""Samples on which a rule is tested."""
+"""Calls at hand on which a rule is tested; and fresh ones."""
 
 MOST_LITERALS = 512
 """Numbers of a tensor that are written out; larger tensors only if random numbers do as well."""
-
-_PARTS = '''\
-def parts(tensor, reduce, seed):
-    """What ranks may hold of a pending tensor: unequal parts that reduce to it."""
-    others = WORLD - 1
-    count = torch.arange(tensor.numel()).reshape(tensor.shape) + seed
-    if reduce in ("sum", "avg"):
-        whole = tensor * WORLD if reduce == "avg" else tensor
-        held = [((count * (rank + 3)) % 7 - 2).to(tensor.dtype) for rank in range(others)]
-        return [*held, whole - sum(held)]
-    if reduce == "product":
-        factor = 1 - 2 * (count % 2)  # 1 and -1: exact in every dtype
-        return [*[factor.to(tensor.dtype)] * others, tensor * (factor**others).to(tensor.dtype)]
-    # Each element is right on one rank, and beaten on the others.
-    away = (count % 3 + 1).to(tensor.dtype) * (-1 if reduce == "max" else 1)
-    return [torch.where(count % WORLD == rank, tensor, tensor + away) for rank in range(WORLD)]
-'''
-
-_NORMAL = '''\
-def normal(seed, *shape, dtype):
-    """Random numbers, the same in every run."""
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
-'''
-
-_TENSORS_OF = '''\
-def tensors_of(result):
-    """The tensors that a call returns, as a list."""
-    items = result if isinstance(result, (list, tuple)) else [result]
-    return [item for item in items if isinstance(item, torch.Tensor)]
-'''
-
-_LOCAL_CHECK = '''\
-    def setUp(self):
-        dist.init_process_group("fake", rank=0, world_size=WORLD, store=FakeStore())
-        self.addCleanup(dist.destroy_process_group)
-
-    def check(self, sample, inputs, outputs):
-        """Tensors lying like `inputs` give results lying like `outputs`: locally, and with the right numbers."""
-        tensors, call = sample()
-        plain = [tensor.clone() for tensor in tensors]
-        expected = tensors_of(call(*plain)) + [plain[i] for i in WRITTEN]
-        pending = [
-            parts(tensor, placement.reduce_op, seed) if placement.is_partial() else None
-            for seed, (tensor, placement) in enumerate(zip(tensors, inputs, strict=True))
-        ]
-        with LocalTensorMode(WORLD) as ranks:
-            mesh = init_device_mesh("cpu", (WORLD,))
-            placed = [
-                DTensor.from_local(ranks.rank_map(held.__getitem__), mesh, [placement], run_check=False)
-                if held is not None
-                else distribute_tensor(tensor.clone(), mesh, [placement])
-                for tensor, held, placement in zip(tensors, pending, inputs, strict=True)
-            ]
-            with CommDebugMode() as communication:
-                found = tensors_of(call(*placed)) + [placed[i] for i in WRITTEN]
-            self.assertEqual(communication.get_total_counts(), 0)
-            self.assertEqual([result.placements for result in found], [(p,) for p in wanted(inputs, outputs)])
-            numbers = [result.full_tensor() for result in found]
-            numbers = [n.reconcile() if isinstance(n, LocalTensor) else n for n in numbers]
-'''
-
-_SPAWNED_CHECK = '''\
-    @property
-    def world_size(self):
-        return WORLD
-
-    def check(self, sample, inputs, outputs):
-        """Tensors lying like `inputs` give results lying like `outputs`: locally, and with the right numbers."""
-        tensors, call = sample()
-        plain = [tensor.clone() for tensor in tensors]
-        expected = tensors_of(call(*plain)) + [plain[i] for i in WRITTEN]
-        mesh = self.build_device_mesh()
-        placed = []
-        for seed, (tensor, placement) in enumerate(zip(tensors, inputs, strict=True)):
-            if placement.is_partial():
-                held = parts(tensor, placement.reduce_op, seed)[self.rank].to(self.device_type)
-                placed.append(DTensor.from_local(held, mesh, [placement], run_check=False))
-            else:
-                placed.append(distribute_tensor(tensor.to(self.device_type), mesh, [placement]))
-        with CommDebugMode() as communication:
-            found = tensors_of(call(*placed)) + [placed[i] for i in WRITTEN]
-        self.assertEqual(communication.get_total_counts(), 0)
-        self.assertEqual([result.placements for result in found], [(p,) for p in wanted(inputs, outputs)])
-        numbers = [finished(result) for result in found]
-'''
-
-_FINISHED = '''\
-def finished(result):
-    """The whole tensor on the CPU.  Averages are finished by hand, since gloo has none."""
-    if result.placements == (Partial("avg"),):
-        result = DTensor.from_local(result.to_local() / WORLD, result.device_mesh, [Partial("sum")], run_check=False)
-    return result.full_tensor().cpu()
-'''
-
-_WANTED = '''\
-def wanted(inputs, outputs):
-    """How the results should lie, then the tensors that were written to."""
-    return [*outputs, *(inputs[i] for i in WRITTEN)]
-'''
-
-_COMPARE = """\
-        for number, truth in zip(numbers, expected, strict=True):
-            torch.testing.assert_close(number, truth, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
-"""
-
-_COMPARE_RANDOM = """\
-        # The operator is random: only shapes and dtypes can be compared.
-        for number, truth in zip(numbers, expected, strict=True):
-            self.assertEqual((number.shape, number.dtype), (truth.shape, truth.dtype))
-"""
 
 
 @dataclass(frozen=True)
@@ -181,90 +73,73 @@ def emit_tests(
     if style not in ("local", "spawned"):
         raise ValueError(f"tests are 'local' or 'spawned', not {style!r}")
     kept, _ = emitted_rules(statement, even_only)
-    cases = [(k, list(_cases(statement, k, world))) for k in kept]
+    cases = [(k, list(cases_of(statement, k, world))) for k in kept]
     samples = sorted({case.sample for _, found in cases for case in found})
     written = kept[0].layout.mutated if kept else ()
-    body = _class(statement, cases, style)
-    sources = [_sample_source(statement, number) for number in samples]
-    uses_normal = any("normal(" in source for source in sources)
+    body = _class(statement, cases, style, world, written, samples)
+    sources = [sample_source(statement, number) for number in samples]
     blocks = [
-        "\n".join(_header(statement, module, style, world, written, body, samples)),
-        *([_NORMAL] if uses_normal else []),
+        "\n".join(_header(statement, module, style, "\n".join([*sources, body]))),
         *sources,
-        *([_PARTS, _TENSORS_OF, _WANTED] if samples else []),
-        *([_FINISHED] if samples and style == "spawned" else []),
         body,
         f'if __name__ == "__main__":\n    {"unittest.main" if style == "local" else "run_tests"}()\n',
     ]
     return "\n\n".join(block.rstrip("\n") + "\n" for block in blocks)
 
 
-def _header(
-    statement: Statement,
-    module: str,
-    style: str,
-    world: int,
-    written: tuple[int, ...],
-    body: str,
-    samples: Sequence[int],
-) -> list[str]:
-    text = (
-        f"Tests of the sharding rules of {statement.operator.name}: local, placed as said, and with the right numbers."
-    )
-    lines = [f'"""{text}"""', ""]
-    if style == "local":
-        lines += ["import unittest", ""]
-    if samples:
-        lines.append("import torch")
-        lines += ["import torch.distributed as dist"] if style == "local" else []
-        if style == "local":
-            lines += [
-                "from torch.distributed._local_tensor import LocalTensor, LocalTensorMode",
-                "from torch.distributed.device_mesh import init_device_mesh",
-            ]
-        placements = {n for n in ("Partial", "Replicate", "Shard") if f"{n}(" in body}
-        placements |= {"Partial"} if style == "spawned" else set()
-        names = ["DTensor", *sorted(placements), "distribute_tensor"]
-        lines += [
-            f"from torch.distributed.tensor import {', '.join(names)}",
-            "from torch.distributed.tensor.debug import CommDebugMode",
-        ]
-        if style == "local":
-            lines.append("from torch.testing._internal.distributed.fake_pg import FakeStore")
-    if style == "spawned":
-        lines += [
-            "from torch.testing._internal.common_utils import run_tests",
-            "from torch.testing._internal.distributed._tensor.common_dtensor import DTensorTestBase, with_comms",
-        ]
-    lines += ["", f"from {module} import OP", ""]
-    if samples:
-        lines += [
-            f"WORLD = {world}",
-            f"WRITTEN = {literal(list(written))}  # tensors that the operator writes to",
-        ]
-        if not statement.operator.random:
-            lines.append(f"TOLERANCE = {_tolerance(statement, samples)}")
-    return lines
+def _header(statement: Statement, module: str, style: str, body: str) -> list[str]:
+    name = as_comment(statement.operator.name)
+    placements = [n for n in ("Partial", "Replicate", "Shard") if f"{n}(" in body]
+    checks = [n for n in ("LocalCase", "normal", "spawned_case") if f"{n}(" in body or f"({n})" in body]
+    return [
+        f'"""Tests of the sharding rules of {name}: local, placed as said, and with the right numbers."""',
+        "",
+        "import sys",
+        *(["import unittest"] if style == "local" else []),
+        "from pathlib import Path",
+        "",
+        *(["import torch"] if "torch." in body else []),
+        *([f"from torch.distributed.tensor import {', '.join(placements)}"] if placements else []),
+        *(["from torch.testing._internal.common_utils import run_tests"] if style == "spawned" else []),
+        *(
+            ["from torch.testing._internal.distributed._tensor.common_dtensor import with_comms"]
+            if "@with_comms" in body
+            else []
+        ),
+        "",
+        "sys.path.append(str(Path(__file__).resolve().parent))  # the strategy lies beside this file",
+        "",
+        *sorted([f"from {module} import OP", *([f"from dtensor_checks import {', '.join(checks)}"] if checks else [])]),
+    ]
 
 
 def _tolerance(statement: Statement, samples: Sequence[int]) -> float:
     """Loose against rounding, since parts are added in another order; a false rule is off by far more."""
-    narrow = any(t.dtype == np.float16 for i in samples for t in statement.samples[i].tensors)
+    calls = calls_of(statement)
+    narrow = any(t.dtype == np.float16 for i in samples for t in calls[i].tensors)
     return 2e-2 if narrow else 1e-4
 
 
 # ---- the tests -----------------------------------------------------------------------------------------------------
 
 
-def _class(statement: Statement, cases: Sequence[tuple[Kept, list[Case]]], style: str) -> str:
+def _class(
+    statement: Statement,
+    cases: Sequence[tuple[Kept, list[Case]]],
+    style: str,
+    world: int,
+    written: tuple[int, ...],
+    samples: Sequence[int],
+) -> str:
     _, name, _ = overload_parts(statement.operator)
     title = "".join(part.capitalize() for part in name.split("_")) or "Operator"
-    base = "unittest.TestCase" if style == "local" else "DTensorTestBase"
+    base = "spawned_case()" if style == "spawned" else "LocalCase" if samples else "unittest.TestCase"
     lines = [f"class {title}ShardingTest({base}):"]
-    if any(found for _, found in cases):
-        check = _LOCAL_CHECK if style == "local" else _SPAWNED_CHECK
-        compare = _COMPARE_RANDOM if statement.operator.random else _COMPARE
-        lines.append((check + compare).rstrip("\n"))
+    if samples:
+        lines.append(f"    WORLD = {world}")
+        lines += [f"    WRITTEN = {literal(written)}  # tensors that the operator writes to"] if written else []
+        tolerance = None if statement.operator.random else _tolerance(statement, samples)
+        lines.append(f"    TOLERANCE = {tolerance}")
     used: set[str] = set()
     untested = []
     for k, found in cases:
@@ -317,26 +192,35 @@ def _wrapped(text: str, first: str, rest: str) -> list[str]:
 # ---- the cases -----------------------------------------------------------------------------------------------------
 
 
-def _cases(statement: Statement, kept: Kept, world: int) -> Iterator[Case]:
-    """The rule on samples that admit it: small, float first, and with different arguments."""
-    seen: set[object] = set()
-    fitting = [i for i, s in enumerate(statement.samples) if len(s.tensors) == len(kept.rule.inputs)]
-    floats = {
-        i: all(t.dtype.kind == "f" for t in statement.samples[i].tensors if t.dtype.kind in "fc") for i in fitting
-    }
-    for number in sorted(fitting, key=lambda i: not floats[i]):
-        sample = statement.samples[number]
-        key = repr(sorted(sample.values(statement.operator).items(), key=lambda item: item[0]))
-        if key in seen or len(seen) == MOST_SAMPLES:
-            continue
-        found = list(_cases_on(statement, kept, number, world))
-        if found and _sample_source(statement, number):
-            seen.add(key)
-            yield from found
+def calls_of(statement: Statement) -> list[Sample]:
+    """The calls that may be written out: those that the rules rest on, and fresh ones that attacked them."""
+    return [*statement.samples, *statement.fresh_calls]
+
+
+def cases_of(statement: Statement, kept: Kept, world: int) -> Iterator[Case]:
+    """The rule on calls that admit it: float first, with different arguments; then as many fresh ones."""
+    calls = calls_of(statement)
+    count = len(kept.rule.inputs)
+    fitting = [i for i, s in enumerate(calls) if len(s.tensors) == count and spoken_of(statement, s)]
+    fitting.sort(key=lambda i: not all(t.dtype.kind == "f" for t in calls[i].tensors if t.dtype.kind in "fc"))
+    for fresh in (False, True):
+        seen: set[object] = set()
+        for number in fitting:
+            sample = calls[number]
+            if (number >= len(statement.samples)) is not fresh:
+                continue
+            key: object = repr(sorted(sample.values(statement.operator).items(), key=lambda item: item[0]))
+            key = (key, sample.shapes) if fresh else key
+            if key in seen or len(seen) == MOST_SAMPLES:
+                continue
+            found = list(_cases_on(statement, kept, number, world))
+            if found and sample_source(statement, number):
+                seen.add(key)
+                yield from found
 
 
 def _cases_on(statement: Statement, kept: Kept, number: int, world: int) -> Iterator[Case]:
-    sample = statement.samples[number]
+    sample = calls_of(statement)[number]
     rule = kept.rule
     if any(tensor.size == 0 or not _finite(tensor) for tensor in sample.tensors):
         return
@@ -345,7 +229,10 @@ def _cases_on(statement: Statement, kept: Kept, number: int, world: int) -> Iter
     room = 0 if rule.reference is None else max(ranks) if rule.reference == FRAME else ranks[rule.reference]
     for d in range(room) if rule.reference is not None else (None,):
         known = names if d is None else {**names, "d": d}
-        if not all(evaluate(condition, known) for condition in rule.conditions):
+        try:
+            if not all(evaluate(condition, known) for condition in rule.conditions):
+                continue
+        except TypeError:  # a condition on lists, where this call gives one number for all
             continue
         inputs = tuple(_filled(term, known, shape) for term, shape in zip(rule.inputs, sample.shapes))
         outputs = tuple(_filled(term, known) for term in kept.layout.result_terms(rule))
@@ -388,9 +275,9 @@ def _finite(tensor: Array) -> bool:
 # ---- the samples ---------------------------------------------------------------------------------------------------
 
 
-def _sample_source(statement: Statement, number: int) -> str:
-    """A function that makes the sample; empty if it has no Python text."""
-    sample = statement.samples[number]
+def sample_source(statement: Statement, number: int, prefix: str = "", op: str = "OP") -> str:
+    """A function that makes the sample, and calls `op`; empty if it has no Python text."""
+    sample = calls_of(statement)[number]
     operator = statement.operator
     names = [identifier(name) for name in sample.tensor_names(operator)]
     try:
@@ -399,13 +286,13 @@ def _sample_source(statement: Statement, number: int) -> str:
         tensors = _tensor_sources(statement, sample)
     except NoLiteral:
         return ""
-    call = bracketed(f"return tensors, lambda {', '.join(names)}: OP(", given, ")", 4)
+    call = bracketed(f"return tensors, lambda {', '.join(names)}: {op}(", given, ")", 4)
     made = bracketed("tensors = [", tensors, "]", 4)
     if any("\n" in source for source in tensors):
         indented = [textwrap.indent(source, " " * 8) for source in tensors]
         made = ["    tensors = [", *(f"{source}," for source in indented), "    ]  # fmt: skip"]
     about = as_comment(sample.label or "made for the test")
-    return "\n".join([f"def sample_{number}():", f'    """{about}"""', *made, *call]) + "\n"
+    return "\n".join([f"def {prefix}sample_{number}():", f'    """{about}"""', *made, *call]) + "\n"
 
 
 def _tensor_sources(statement: Statement, sample: Sample) -> list[str]:

@@ -12,10 +12,8 @@ by asking NumPy, on arrays without elements) and writes down an op.  What NumPy 
 | `tracer` | `Tracer`: attributes, operators, methods; what needs numbers is refused |
 | `recorder`, `source`, `aliasing` | the program while it is written; the user's lines; values that share memory |
 | `registry`, `emit` | which function is traced by what; how families write ops |
-| `replicated` | functions of `numpy.linalg` without a rule, one op each, on whole arrays |
 | `define`, `ops/` | `op`: an op in one place; those of ours that are written so, one file each |
-| `ufuncs`, `contractions`, `reductions`, `norms` | families of functions: those that compute |
-| `shaping`, `joining`, `selecting`, `creating`, `indexing` | families of functions: those that arrange |
+| `functions/` | NumPy's functions by families: those that compute, those that arrange |
 | `compute`, `kernels`, `core_kernels` | `prepare`, `evaluate`, `run_graph`: computing ops |
 | `samples` | calls of every op, by which its rule is run and compared with what discovery finds |
 | `dtypes`, `trees` | names of element types, `ShapeDtype`; nested arguments |
@@ -30,11 +28,22 @@ from typing import Any
 
 from ...errors import SpecError
 from ..base import PLAIN, StepForm
-from . import contractions, core_kernels, creating, indexing, joining, norms, reductions, selecting, shaping, ufuncs
+from . import core_kernels
 from .compute import Prepared, evaluate, prepare, run_graph
 from .define import op
 from .dtypes import ShapeDtype, dtype_name, numpy_dtype
 from .framework import NUMPY
+from .functions import (
+    contractions,
+    creating,
+    indexing,
+    joining,
+    norms,
+    reductions,
+    selecting,
+    shaping,
+    ufuncs,
+)
 from .ops.erf import erf
 from .registry import supported
 from .samples import Sample

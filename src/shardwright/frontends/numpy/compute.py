@@ -14,8 +14,8 @@ import numpy as np
 from ...errors import GraphError, UnknownOpError, near_misses
 from ...ir.graph import Graph, TensorType
 from .dtypes import Array, numpy_dtype, tensor_type
+from .functions.replicated import kernel_of
 from .kernels import KERNELS
-from .replicated import kernel_of
 
 Prepared = Callable[[Sequence[Any]], tuple[Array, ...]]
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ...errors import RuleError, TraceError
+from ...errors import RuleError, TraceError, front
 from ...rules.registry import RuleFn, forget, given_by, when_complete
 from ...rules.registry import rule as enter_rule
 from ...spec.op_record import Flow, Meaning
@@ -38,6 +38,7 @@ _BY_RULE = "by rule"
 """The meaning of an op that says none: some function with just the properties that its rule claims."""
 
 
+@front
 def op(
     name: str,
     *,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import SpecError, TraceError, near_misses
+from ...errors import SpecError, TraceError, front, near_misses
 from ...ir.graph import Attr, TensorType
 from ...spec.sharding import Shape
 
@@ -63,6 +63,7 @@ class ShapeDtype:
     shape: Shape
     dtype: DType
 
+    @front
     def __init__(self, shape: Sequence[int], dtype: Any = np.float64) -> None:
         object.__setattr__(self, "shape", _shape(shape))
         object.__setattr__(self, "dtype", _dtype(dtype))
@@ -82,6 +83,8 @@ def _shape(shape: Any) -> Shape:
 def _dtype(dtype: Any) -> DType:
     """NumPy's element type; a name of ours (``f32``) where it is none of NumPy's."""
     try:
+        if dtype is None:  # which NumPy takes for float64
+            raise TypeError
         found: DType = np.dtype(dtype)
         return found
     except TypeError:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...ir.graph import TensorType
 from .dtypes import Array, DType, number_of, numpy_dtype
-from .ufuncs import ELEMENTWISE
+from .functions.ufuncs import ELEMENTWISE
 
 Attributes = Mapping[str, Any]
 Types = Sequence[TensorType]

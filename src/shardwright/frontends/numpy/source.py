@@ -14,10 +14,11 @@ from types import CodeType, FrameType
 
 import numpy as np
 
+from ...errors import PACKAGE
 from ...ir.graph import SourceLine
 
 _OURS = (
-    str(Path(__file__).parents[2]) + os.sep,
+    f"{PACKAGE}{os.sep}",
     str(Path(np.__file__).parent) + os.sep,
     "<__array_function__",  # how NumPy before 2 names the frame that dispatches
 )

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from ...errors import TraceError
+from ...errors import TraceError, front
 from ...ir.core import CONSTRAINT
 from ...ir.graph import Graph
 from ...spec.sharding import Shape
 from ..base import CONSTANT, DATA, FORWARD, Input, Leaf, Source
+from ..failing import check_call, telling
 from .compute import run_graph
 from .dtypes import Array, DType, tensor_type
 from .emit import lift, node
@@ -101,6 +102,7 @@ class Traced(Source):
         return self.unflatten(run_graph(self.graph, self.flatten(*args, **kwargs)))
 
 
+@front
 def trace(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Traced:
     """Run ``fn`` on tracers in place of the arrays among its arguments.
 
@@ -117,19 +119,36 @@ def trace(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Traced:
     >>> [node.op for node in traced.graph.nodes]
     ['matmul', 'add', 'full', 'maximum']
     """
+    check_call(fn, args, kwargs)
+    with telling(fn, args, kwargs, asked=inspect.isbuiltin(fn)):
+        return _traced(fn, args, kwargs)
+
+
+def _traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
     recorder = Recorder(_name(fn))
     leaves, in_tree = flatten((args, kwargs))
     paths = _parameters(fn, args, kwargs)
     arguments: list[Tracer] = []
     names: list[str] = []
     for path, leaf in leaves:
+        if isinstance(leaf, np.ma.MaskedArray | np.matrix):
+            raise TraceError(
+                f"{path_name(_named(paths, path))} is a {type(leaf).__name__}, whose operators mean other things",
+                help="give a plain array: np.asarray(x), or x.filled(0) of one with a mask",
+            )
         shape, dtype = _shape(leaf), _dtype(leaf)
         names.append(path_name(_named(paths, path)))
         value = recorder.input(tensor_type(shape, dtype), names[-1])
         arguments.append(Tracer(recorder, value, shape, dtype, isinstance(leaf, np.generic)))
     traced_args, traced_kwargs = unflatten(in_tree, arguments)
     with recording(recorder):
-        outputs, out_tree = flatten(fn(*traced_args, **traced_kwargs))
+        result = fn(*traced_args, **traced_kwargs)
+        if isinstance(result, Iterator | Awaitable):
+            getattr(result, "close", lambda: None)()  # else a coroutine warns that nobody awaited it
+            raise TraceError(
+                f"a traced function returned a {type(result).__name__}, which has yet to run", help=_RETURN
+            )
+        outputs, out_tree = flatten(result)
         values = [_output(leaf) for _, leaf in outputs]
     graph = recorder.finish(values)
     inputs = [graph.values[value].name for value in graph.inputs]
@@ -160,11 +179,14 @@ def constrain(x: Any, text: Any) -> Any:
     return node(CONSTRAINT, [x], x.shape, x.dtype, spec=str(text))
 
 
+_RETURN = "return traced values, arrays, numbers, or dicts, lists, tuples and dataclasses of them"
+
+
 def _output(leaf: Any) -> int:
     if not isinstance(leaf, Tracer | np.ndarray | np.generic):
         raise TraceError(
             f"a traced function returned a {type(leaf).__name__}",
-            help="return traced values, arrays, numbers, or dicts, lists, tuples and dataclasses of them",
+            help=_RETURN,
         )
     made = lift(leaf)
     check_current(made.recorder)

@@ -4,43 +4,31 @@ The idea: the program runs once, on fake tensors that have shapes and dtypes and
 ATen call below autograd, forward and backward alike, and writes it straight into a graph; nothing is traced twice and
 no weight is allocated.  Programs do not depend on the device: fake tensors are on the CPU, attention and dropout are
 kept whole above the dispatcher, and devices are dropped from attributes.  What the program changes (parameters,
-buffers, optimizer state, arguments) becomes updates: writes, also through views, are followed by `aliasing`.
+buffers, optimizer state, arguments) becomes updates: writes, also through views, are followed by `recording.aliasing`.
 
 Ops are called ``aten.<name>`` or ``aten.<name>.<overload>``; operands are the tensor parameters in the schema's order,
-attributes all others, by name (see `signatures`).  Beside ATen's there are ``shardwright.attention`` and its backward
-(see `attention`), ``shardwright.adam`` and ``sgd`` (see `updates`), ``core.constraint`` and ``random.*`` (see
-`random`).  Four attributes are ours: ``draw`` numbers the draws of a program, ``channels`` says how many a grouped
-convolution has in all, ``absent`` lists results that were not asked for, ``<name>_present`` says which of a list of
-optional tensors are given.
+attributes all others, by name (see `signatures`). Beside ATen's there are ``shardwright.attention`` and its backward
+(see `recording.attention`), ``shardwright.adam`` and ``sgd`` (see `steps.updates`), ``core.constraint`` and
+``random.*`` (see `random`). Four attributes are ours: ``draw`` numbers the draws of a program, ``channels`` says how
+many a grouped convolution has in all, ``absent`` lists results that were not asked for, ``<name>_present`` says which
+of a list of optional tensors are given.
 
 | file | what it holds |
 |---|---|
-| `capturing` | `capture`, `capture_step`: from a program to a graph |
-| `captured` | `Captured`: the program as a `Source`: calls and state in and out |
-| `state`, `slots` | modules and optimizers found, fakes in their place; how to read and write the real ones |
-| `dispatch`, `recorder`, `aliasing` | one call; the program while it is written; tensors that share memory |
-| `answers` | what calls return, asked once for equal ones |
-| `signatures`, `sizes`, `dtypes` | operand or attribute; sizes that differ on a shard; names of element types |
-| `neutral`, `attention`, `constraint` | what keeps a program independent of devices; ops of our own |
-| `mixed_types` | products of unlike element types, which real tensors refuse |
-| `half_types` | what ops give in half types, where devices and fake tensors disagree: statistics of norms |
+| `recording/` | `capture`, `capture_step`, `Captured`: from a program to a graph, as a `Source` |
+| `steps/` | optimizers while a program is captured; numbers that stay alive between steps |
+| `signatures`, `dtypes` | operand or attribute; names of element types |
 | `random` | random numbers by key, step and place; PyTorch's random ops in terms of them |
 | `describe`, `parts` | for the rule book: what PyTorch says of an operator, and what ops are made of |
-| `stepping`, `optimizers` | an optimizer while a program is captured; SGD, Adam and AdamW as formulas |
-| `own_steps`, `kept_state`, `trials` | any other optimizer's own code, its state, and trying its step aside first |
-| `updates`, `recognising`, `residues` | an optimizer's step for a parameter as one op; found by what ops compute |
-| `numbers`, `live_calls`, `options` | numbers that stay alive: options and step counts, in Python code and in calls |
-| `watching` | what a program cannot follow, noticed at every step |
-| `saving` | what a checkpoint calls parameters and buffers; numbers among the options of optimizers |
-| `source`, `exported` | the user's lines and module paths; `ExportedProgram` |
 | `compute`, `kernels` | `prepare`, `evaluate`, `run_graph`: computing ops |
 | `framework`, `arrays` | PyTorch as engines see it: computing ops, and the array operations behind collectives |
 | `private` | everything taken from PyTorch's private modules, with the reason |
 | `foreign` | programs that somebody else made parallel, rank by rank |
 
 To extend: an operator of any namespace is captured as it is, if it says its shape (``torch.library.register_fake``);
-if a parameter repeats a size, name it in `sizes`, and if a plain call is wrong on a shard, write a kernel in `kernels`;
-an optimizer's own step is captured; an op that devices take apart differently is kept whole in `neutral`.
+if a parameter repeats a size, name it in `recording.sizes`, and if a plain call is wrong on a shard, write a kernel in
+`kernels`; an optimizer's own step is captured; an op that devices take apart differently is kept whole in
+`recording.neutral`.
 
 Not yet: complex numbers as plain arguments; sparse tensors; data-dependent shapes.
 
@@ -49,10 +37,8 @@ Importing this package imports no PyTorch: that happens with the first of its na
 
 from __future__ import annotations
 
-import logging
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -60,16 +46,16 @@ from ..base import PLAIN, StepForm
 
 if TYPE_CHECKING:
     from ...ir.digest import program_hash
-    from .captured import Captured
-    from .capturing import capture, capture_step
     from .compute import Prepared, evaluate, prepare, run_graph
-    from .constraint import constrain
     from .dtypes import dtype_name, tensor_type, torch_dtype
     from .framework import TORCH
+    from .recording.captured import Captured
+    from .recording.capturing import capture, capture_step
+    from .recording.constraint import constrain
 
 _PLACES = {
-    "Captured": "captured", "capture": "capturing", "capture_step": "capturing", "constrain": "constraint",
-    "dtype_name": "dtypes",
+    "Captured": "recording.captured", "capture": "recording.capturing", "capture_step": "recording.capturing",
+    "constrain": "recording.constraint", "dtype_name": "dtypes",
     "tensor_type": "dtypes", "torch_dtype": "dtypes", "Prepared": "compute", "evaluate": "compute",
     "prepare": "compute", "run_graph": "compute", "TORCH": "framework",
 }  # fmt: skip
@@ -109,23 +95,11 @@ def source_of(
     form: StepForm = PLAIN,
 ) -> Captured:
     """A function, a module, or with ``optimizer`` or ``loss`` a training step, captured."""
-    from .capturing import capture, capture_step
+    from .recording.capturing import capture, capture_step
 
-    with _quiet():
-        if training or optimizer is not None or loss is not None or form != PLAIN:
-            return capture_step(fn, *args, optimizer=optimizer, loss=loss, form=form, **kwargs)
-        return capture(fn, *args, **kwargs)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """What fails on fake tensors is raised, and told by us; PyTorch's log of it, with all its frames, is not needed."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    before, log.disabled = log.disabled, True
-    try:
-        yield
-    finally:
-        log.disabled = before
+    if training or optimizer is not None or loss is not None or form != PLAIN:
+        return capture_step(fn, *args, optimizer=optimizer, loss=loss, form=form, **kwargs)
+    return capture(fn, *args, **kwargs)
 
 
 __all__ = [

@@ -13,14 +13,14 @@ import torch
 
 from ...errors import GraphError
 from ...ir.graph import Graph, TensorType
-from . import attention as _attention  # noqa: F401  registers operators
 from . import random as _random  # noqa: F401  registers kernels
-from . import updates as _updates  # noqa: F401  registers operators
 from .dtypes import tensor_type, torch_dtype
-from .half_types import BESIDE_NUMBERS, HALF_NAMES, STATISTICS, half_norm, wide_beside_numbers
 from .kernels import KERNELS, ON_NOTHING, WITHOUT_INPUT, on_nothing
+from .recording import attention as _attention  # noqa: F401  registers operators
+from .recording.half_types import BESIDE_NUMBERS, HALF_NAMES, STATISTICS, half_norm, wide_beside_numbers
+from .recording.sizes import local_sizes, operand_sizes
 from .signatures import find_op, signature
-from .sizes import local_sizes, operand_sizes
+from .steps import updates as _updates  # noqa: F401  registers operators
 
 Prepared = Callable[[Sequence[Any]], tuple[Any, ...]]
 

@@ -13,11 +13,11 @@ import torch
 from ...errors import UnknownOpError
 from ...ir.graph import Attrs, Graph, TensorType
 from ...spec.op_record import OpFacts
-from . import attention as _attention  # noqa: F401  registers operators
 from .parts import PARTS, parts_graph
-from .recognising import fuse_updates as fuse_updates  # asked for by name
+from .recording import attention as _attention  # noqa: F401  registers operators
 from .signatures import OPTIONAL_TENSORS, TENSOR, TENSORS, find_op, op_name, signature
-from .updates import FORMULAS
+from .steps.recognising import fuse_updates as fuse_updates  # asked for by name
+from .steps.updates import FORMULAS
 
 _UNTAGGED = frozenset(
     [

@@ -17,7 +17,7 @@ import torch
 from ...errors import TraceError
 from ...ir.graph import Graph, TensorType
 from .dtypes import torch_dtype
-from .half_types import HALF
+from .recording.half_types import HALF
 
 Parts = Callable[..., Any]
 PARTS: dict[str, Parts] = {}
@@ -39,7 +39,7 @@ def parts_graph(
     results: Sequence[TensorType] | None = None,
 ) -> Graph:
     """Capture a function of the op's operands, absent ones and lists included; it gives the types of ``results``."""
-    from .capturing import capture
+    from .recording.capturing import capture
 
     def fake(operand: Any) -> Any:
         if isinstance(operand, tuple):
@@ -76,6 +76,8 @@ def _wide(x: Any) -> Any:
 
 
 def _dims(x: Any, dim: Any) -> list[int]:
+    if not x.dim():
+        return []  # of a 0-d tensor dim 0 may be named, which it has not
     named = range(x.dim()) if dim is None or dim == () else [dim] if isinstance(dim, int) else dim
     return [d % x.dim() for d in named]
 

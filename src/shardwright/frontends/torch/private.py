@@ -5,6 +5,7 @@ None of these has a public equivalent in 2.11 to 2.13; `make_fx` and `torch.expo
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -62,6 +63,7 @@ __all__ = [
     "keystr",
     "mkldnn_enabled",
     "next_sequence_number",
+    "quiet",
     "set_mkldnn_enabled",
     "tree_flatten",
     "tree_flatten_with_path",
@@ -75,6 +77,17 @@ __all__ = [
 def active_fake_mode() -> Any:
     """The mode that makes tensors without numbers where nothing tells what kind they are; None if there is none."""
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """What fails on fake tensors is raised, and told by us: PyTorch's log of it, with all its frames, is not needed."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 def without_compilers() -> AbstractContextManager[Any]:

@@ -15,7 +15,7 @@ from .state import Accepts, Search
 NAME = "messages"
 ACCEPTS = Accepts(message_passing=True)
 THRIFT = 5
-"""How often bytes are made ten times dearer to find some choice that fits."""
+"""How often bytes are made ten times more expensive to find some choice that fits."""
 
 
 def solve(problem: NumericProblem, search: Search) -> bool:
@@ -42,7 +42,7 @@ def find_fitting(search: Search) -> None:
     messages = Messages(core)
     choice = messages.round(tight=True)
     for power in range(THRIFT):
-        # Bytes dearer and dearer at all moments alike, until cost hardly counts.
+        # Bytes more and more expensive, at all steps alike, until cost hardly counts.
         search.offer(choice)
         if search.choice is not None or search.left() < 0:
             return

@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import lru_cache
 from math import isfinite, isqrt
 
-from ..modular import Field
+from ..fields.modular import Field
 
 SHORT = {53: 1 << 10, 24: 1 << 6}
 """Denominators of fractions that are looked for, by the bits of a number: few enough that none is met by chance."""

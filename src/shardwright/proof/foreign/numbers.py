@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..modular import Field, FieldArray, Floats, is_prime
+from ..fields.modular import Field, FieldArray, Floats, is_prime
 from .constants import constant, has_roots
 
 Array = NDArray[Any]

@@ -114,7 +114,7 @@ class ParallelProof:
         if self.certificate is not None:
             return str(self.certificate)
         lines = [f"not proven: {self.fact}"]
-        width = max((len(label) for label, _ in self.rows), default=0)
+        width = max(len(label) for label in ("help", *(label for label, _ in self.rows)))
         lines += [f"  {label:<{width}}  {text}" for label, text in self.rows]
         lines += [f"  {difference}" for difference in self.differences[:MOST_SHOWN]]
         if len(self.differences) > MOST_SHOWN:
@@ -124,7 +124,7 @@ class ParallelProof:
             if self.cause.repair:
                 lines.append(f"  repair    {self.cause.repair} (tried: then all is equal)")
         if self.help:
-            lines.append(f"  help: {self.help}")
+            lines.append(f"  {'help':<{width}}  {self.help}")
         return "\n".join(lines)
 
 

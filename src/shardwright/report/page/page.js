@@ -38,6 +38,13 @@ function bytes(n) {
   return `${n} bytes`;
 }
 const UNIT = time(O.step_ps).split(" ")[1];
+// Round figures between two ends, so many at most: 1, 2 or 5 times a power of ten of a unit.
+function ticks(from, to, most, unit = 1) {
+  const least = (to - from) / Math.max(most, 1) / unit || 1, power = 10 ** Math.floor(Math.log10(least));
+  const step = unit * power * [1, 2, 5, 10].find((by) => by * power >= least * 0.999);
+  return Array.from({ length: Math.floor(to / step) - Math.ceil(from / step) + 1 }, (_, i) => (Math.ceil(from / step) + i) * step);
+}
+const round = (text) => text.replace(/\.(\d*?)0+ /, (_, kept) => (kept ? `.${kept} ` : " "));
 const percent = (part, whole) => (whole ? `${((100 * part) / whole).toFixed(1)}%` : "");
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -66,7 +73,15 @@ const flat = [];
 })(D.rows, null, 0);
 const rowOf = new Map();
 for (const row of flat) if (!rowOf.has(row.id)) rowOf.set(row.id, row);
-for (const row of flat) if (row.depth < 2) state.open.add(row);
+// What takes most is unfolded first, until a screen is full.
+const weight = (row) => row.compute.reduce((a, b) => a + b, 0) + row.exposed + row.memory / 1e6;
+for (let room = 32 - D.rows.length; ;) {
+  const closed = flat.filter((row) => row.children.length && row.children.length <= room && !state.open.has(row) && (!row.around || state.open.has(row.around)));
+  if (!closed.length) break;
+  const first = closed.reduce((a, b) => (weight(b) > weight(a) ? b : a));
+  state.open.add(first);
+  room -= first.children.length;
+}
 
 // The event that is under way at a time, -1 before the first; of several that begin together the one that holds most.
 function eventAt(at) {
@@ -126,9 +141,9 @@ function summary(root) {
       O.memory_bytes > O.capacity_bytes ? el("span", { class: "warn" }, "does not fit") : null,
       kinds.filter(([, value]) => value > 0).map(([label, value, colour]) => el("span", {}, el("i", { class: "swatch", style: { background: colour } }), `${label} ${bytes(value)}`))),
     ...(total ? [el("b", {}, "Sent"), bar(traffic, total), legend(traffic, bytes)] : [])));
-  const peakText = `Peak: ${O.peak.where}${O.peak.phase ? `, ${O.peak.phase}` : ""}, ${percent(O.peak.at_ps, O.step_ps)} into the step.`;
+  const peakText = `Peak: ${O.peak.where}${O.peak.phase ? `, ${O.peak.phase}` : ""}, ${percent(O.peak.at_ps, O.step_ps)} into the step`;
   put(root, el("p", { class: "note" }, peakText, " ", el("button", { onclick: () => { state.cursor = O.peak.at_ps; show("Timeline"); } }, "show")));
-  put(root, el("p", { class: "note", id: "quality" }, `Objective ${time(O.objective_ps)}: ${O.quality} (${O.solver}). ${O.proven}.`));
+  put(root, el("p", { class: "note", id: "quality" }, `Objective ${time(O.objective_ps)}: ${O.quality} (${O.solver}); ${O.proven}`));
   put(root, el("h2", {}, "Phases"), table(["phase", "compute", "exposed"], Object.entries(O.phases).map(([name, p]) => [name, time(p.compute_ps), time(p.exposed_ps)])));
   put(root, el("h2", {}, "Communication, most exposed first"), O.collectives.length ? table(["phase", "kind", "over", "count", "starts", "sent", "time", "exposed", "where"],
     O.collectives.map((c) => [c.phase, c.kind, c.axes, c.count, c.starts, bytes(c.bytes), time(c.time), time(c.exposed),
@@ -270,7 +285,7 @@ function deviceGrid(tensor) {
 }
 
 const USES = {
-  split: "split, and computed with in parts (tensor parallel)", gathered: "split, and gathered before each use (ZeRO-3)",
+  split: "split, and computed with in parts (tensor parallel)", gathered: "split, and gathered before use (ZeRO-3)",
   state: "whole, only its optimizer state is split (ZeRO-1)", copied: "whole; the batch is split (data parallel)", idle: "whole, work is repeated or split otherwise",
 };
 
@@ -325,6 +340,12 @@ function zoom(by) {
   state.to = Math.min(Math.max(O.step_ps, 1), state.from + width);
   refresh();
 }
+// What is under the mouse: op, module, when, and of a collective its bytes and how much of it is exposed.
+function told([from, to, lane, members]) {
+  const mine = members.map((m) => D.instrs[m]), first = mine[0], waits = mine.reduce((all, i) => all + i[EXPOSED], 0);
+  const more = lane ? `, ${bytes(mine.reduce((all, i) => all + i[BYTES], 0))} over ${D.lanes[lane]}, ${time(waits)} exposed` : "";
+  return `${members.length > 1 ? `${members.length} x ` : ""}${D.texts[first[OP]]} in ${D.modules[first[MODULE]]}, ${D.phases[first[PHASE]]}\n${time(from)} to ${time(to)}: ${time(to - from)}${more}`;
+}
 function watch(canvas) {
   let pressed = null;
   const at = (event) => { const box = canvas.getBoundingClientRect(); return state.from + ((event.clientX - box.left - LEFT) / (box.width - LEFT)) * (state.to - state.from); };
@@ -340,6 +361,11 @@ function watch(canvas) {
       if (hit) select(D.instrs[hit[3][0]][MODULE]);
     }
     moveCursor(to);
+  });
+  canvas.addEventListener("mousemove", (event) => {
+    const when = at(event), lane = Math.floor((event.clientY - canvas.getBoundingClientRect().top - 18) / LANE_HEIGHT);
+    const hit = canvas.id === "lanes" ? (lanes[lane] || []).find((span) => span[0] <= when && when < span[1]) : null;
+    canvas.title = hit ? told(hit) : canvas.id === "lanes" || event.clientX < canvas.getBoundingClientRect().left + LEFT ? "" : `${time(when)}: ${bytes(memoryAt[eventAt(when) + 1])} in use`;
   });
   canvas.addEventListener("wheel", (event) => { if (!event.ctrlKey) return; event.preventDefault(); state.cursor = at(event); zoom(event.deltaY > 0 ? 1.25 : 0.8); }, { passive: false });
 }
@@ -362,8 +388,11 @@ function drawTimeline() {
   const scale = (width - LEFT) / (state.to - state.from), x = (ps) => LEFT + (ps - state.from) * scale;
   const colours = { compute: css("--compute"), hidden: css("--hidden"), exposed: css("--exposed"), dim: css("--dim"), line: css("--line"), fg: css("--fg") };
   g.fillStyle = colours.dim;
-  for (let i = 0; i <= 8; i++) { const at = state.from + ((state.to - state.from) * i) / 8; g.textAlign = i === 8 ? "right" : "left"; g.fillText(time(at), Math.min(x(at) + 2, width - 3), 12); }
-  g.textAlign = "left";
+  for (const at of ticks(state.from, state.to, (width - LEFT) / 110)) {
+    const text = round(time(at));
+    g.fillRect(x(at), 2, 1, 12);
+    if (x(at) + 6 + g.measureText(text).width < width) g.fillText(text, x(at) + 4, 12);
+  }
   lanes.forEach((spans, lane) => {
     const top = 18 + lane * LANE_HEIGHT;
     g.fillStyle = colours.dim;
@@ -413,7 +442,8 @@ function drawMemory() {
     g.fill();
   });
   g.fillStyle = css("--dim");
-  for (let i = 0; i <= 4; i++) { const value = (top * i) / 4; g.fillText(bytes(value), 4, Math.min(Math.max(y(value) - 2, 11), MEMORY_HEIGHT - 3)); }
+  const unit = [2 ** 30, 2 ** 20, 2 ** 10, 1].find((size) => top >= 2 * size) || 1;
+  for (const value of ticks(0, top, 5, unit)) { g.fillRect(LEFT - 6, y(value), 6, 1); g.fillText(round(bytes(value)), 4, Math.min(Math.max(y(value) + 4, 11), MEMORY_HEIGHT - 3)); }
   if (O.capacity_bytes <= top) { g.strokeStyle = css("--exposed"); g.setLineDash([6, 4]); g.beginPath(); g.moveTo(LEFT, y(O.capacity_bytes)); g.lineTo(width, y(O.capacity_bytes)); g.stroke(); g.setLineDash([]); g.fillStyle = css("--exposed"); g.fillText(`what there is: ${bytes(O.capacity_bytes)}`, LEFT + 6, y(O.capacity_bytes) - 4); }
   cursorLine(g, x, MEMORY_HEIGHT, css("--fg"));
   drawAlive();
@@ -446,7 +476,7 @@ const exports = {
   csv: () => {
     const cell = (value) => { let text = `${value}`; if (/^[=+\-@]/.test(text)) text = `'${text}`; return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text; };
     const rows = D.instrs.map((i, n) => [n, D.texts[i[OP]], D.texts[i[PATH]], D.phases[i[PHASE]], i[START], i[TIME], i[EXPOSED], D.lanes[i[LANE]], i[BYTES], i[TENSOR] < 0 ? "" : D.tensors[i[TENSOR]][0], D.texts[i[LINE]]]);
-    return ["instruction,op,module,phase,start_ps,time_ps,exposed_ps,lane,bytes,makes,line", ...rows.map((row) => row.map(cell).join(","))].join("\n") + "\n";
+    return ["instruction,op,module,phase,start_ps,whenps,exposed_ps,lane,bytes,makes,line", ...rows.map((row) => row.map(cell).join(","))].join("\n") + "\n";
   },
   json: () => JSON.stringify(O, null, 1),
   plan: () => D.plan,

@@ -17,13 +17,7 @@ element types): the engine's own collectives and emitted programs share it.
 | `attention`, `attention_kernels` | which kernel computes attention on a device, by measured times; what each calls |
 | `engine` | `TorchEngine`: collectives by name, compiled Programs |
 | `held` | bytes that tensors hold while a program runs |
-| `joining` | how processes find each other; who is missing; whether machines are as the mesh says |
-| `loading` | state that all ranks start from: rank 0's, sent shard by shard, or compared |
-| `safety` | ranks compare what they run; a fault on one of them becomes an error on all |
-| `watch` | two threads that look after the other ranks, and end the process where nothing else can |
-| `waiting` | how long a rank may be waited for, by what it is doing |
-| `agreement` | 16 bytes a step: ranks train with the same options, program and inputs |
-| `processes` | whether a process is there, as the kernel says |
+| `ranks/` | processes that find each other, agree, look after each other and end together |
 | `checkpoints/` | state in shards saved and loaded: DTensors, files that are looked at before they are read |
 | `private` | everything taken from PyTorch's private modules, with the reason |
 
@@ -40,10 +34,10 @@ from ...frontends.torch.arrays import TorchArrays
 from ...spec.sharding import ShardingSpec
 from ..virtual import assemble as assemble_on_host
 from ..virtual import scatter as scatter_on_host
-from .agreement import Facts, inputs_digest, text_digest
 from .emission import emit
 from .engine import CompiledRank, TorchEngine, share
 from .groups import Group, NamedGroups, ProcessGroups
+from .ranks.agreement import Facts, inputs_digest, text_digest
 
 
 def make(mesh: Any, framework: Framework, timeout: float | None = None) -> TorchEngine:

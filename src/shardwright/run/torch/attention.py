@@ -30,7 +30,7 @@ from typing import Any
 import torch
 
 from ...errors import SpecError, near_misses
-from ...frontends.torch.attention import local_attrs
+from ...frontends.torch.recording.attention import local_attrs
 from ...ir.graph import TensorType
 from ...spec.band import Band
 from .attention_kernels import KERNELS, Case, Emit, plain, together

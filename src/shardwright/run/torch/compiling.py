@@ -28,9 +28,9 @@ import torch
 from ...errors import ShardwrightError, SpecError
 from ...ir.program import Program
 from ..engine import AUTO, GRAPH, OFF, ON, check_form
-from .agreement import text_digest
 from .emission import emit
 from .private import below_autograd, compile_ahead
+from .ranks.agreement import text_digest
 
 _log = logging.getLogger("shardwright")
 WARM, TIMED = 2, 3

@@ -30,14 +30,14 @@ from torch import fx
 from ...errors import ShardwrightError
 from ...frontends.torch.compute import prepare
 from ...frontends.torch.dtypes import torch_dtype
-from ...frontends.torch.half_types import WIDE, half_norm
 from ...frontends.torch.kernels import KERNELS, ON_NOTHING
+from ...frontends.torch.recording.half_types import WIDE, half_norm
+from ...frontends.torch.recording.sizes import local_sizes, operand_sizes
 from ...frontends.torch.signatures import Signature, find_op, signature
-from ...frontends.torch.sizes import local_sizes, operand_sizes
-from ...frontends.torch.updates import STATE
+from ...frontends.torch.steps.updates import STATE
 from ...ir.graph import TensorType
-from ...ir.order import RUN, START, events_of
-from ...ir.program import Collective, Instr, Program
+from ...ir.order import events_of
+from ...ir.program import RUN, START, Collective, Instr, Program
 from ...spec.axes import AxisRef, axes_text
 from ...spec.chunks import nested_chunk
 from ...spec.collective import collective_bytes

@@ -12,10 +12,9 @@ or empty.  A group is None (all of the mesh), names of mesh axes, or a process g
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
@@ -26,7 +25,7 @@ import torch.distributed as dist
 from ...errors import GraphError, MeshError, SpecError
 from ...frontends.torch import dtype_name, tensor_type, torch_dtype
 from ...frontends.torch.arrays import TorchArrays
-from ...frontends.torch.updates import STATE
+from ...frontends.torch.steps.updates import STATE
 from ...ir.graph import TensorType
 from ...ir.program import Instr, Local, Program
 from ...lower.lowering import LOCAL_STEPS
@@ -39,16 +38,16 @@ from ..engine import COMPILE, LOAD, EngineBase, Executed
 from ..lifetimes import take_over
 from ..virtual import held_part
 from . import exchange
-from .agreement import Facts, inputs_digest, text_digest
 from .compiling import Forms
 from .emission import emit
 from .groups import Group, NamedGroups, ProcessGroups, ranks_along
 from .held import Held
-from .joining import has_processes, join_others, no_processes, own_device, position_of
-from .loading import check_equal, load_from_rank0
 from .private import below_autograd
-from .safety import Guard, share_text
-from .waiting import limits_of
+from .ranks.agreement import Facts, inputs_digest, text_digest
+from .ranks.joining import has_processes, join_others, no_processes, own_device, position_of
+from .ranks.loading import check_equal, load_from_rank0
+from .ranks.safety import Guard, share_text
+from .ranks.waiting import limits_of
 from .wire import moved_as, reduced_as
 
 _MOST_DIMS = 16
@@ -218,18 +217,18 @@ class TorchEngine(EngineBase):
         found = inputs_digest(tensors)
         return found if isinstance(found, int) else found.value()
 
-    def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
+    def phase(self, name: str) -> AbstractContextManager[None]:
         """Work of this rank that may last, such as saving: others wait for it."""
-        return contextlib.nullcontext() if self.guard is None else self.guard.phase(name)
+        return nullcontext() if self.guard is None else self.guard.phase(name)
 
     def compare_launch(self, node: int | None) -> None:
         """Say, once, if machines do not have as many ranks as the planner took them to have."""
         if self.guard is not None:
             self.guard.compare_launch(node)
 
-    def waiting(self, what: str) -> contextlib.AbstractContextManager[None]:
+    def waiting(self, what: str) -> AbstractContextManager[None]:
         """A step that takes all ranks."""
-        return contextlib.nullcontext() if self.guard is None else self.guard.step(what)
+        return nullcontext() if self.guard is None else self.guard.step(what)
 
     # -- programs ---------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ Fused kernels take what is a tensor in the program (betas, decay, eps) as plain 
 where an engine keeps options, so nobody waits for the device.  They also take memory as it comes: a parameter, its
 gradient and its state must lie alike, which is looked at for each of them; one that does not is brought into line.
 
-To extend: an op of `frontends.torch.updates` gets a function in `KERNELS`.
+To extend: an op of `frontends.torch.steps.updates` gets a function in `KERNELS`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...frontends.torch.updates import ADAM, SGD, STATE
+from ...frontends.torch.steps.updates import ADAM, SGD, STATE
 from ...ir.order import events_of
 from ...ir.program import Instr, Program
 from ...rules.registry import parts

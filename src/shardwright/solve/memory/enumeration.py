@@ -2,7 +2,7 @@
 
 Messages rearrange what plans cost, with the price on bytes, into a bound and terms that are at least zero: what a
 choice for some of the variables adds to the bound, every plan with it costs at least.  And what some variables hold at
-a moment, with the least that the others may, every plan with them holds at least.  Depth first, the cheapest terms
+a step, with the least that the others may, every plan with them holds at least.  Depth first, the cheapest terms
 first, most branches end early; plans at the end are measured.
 """
 
@@ -32,13 +32,13 @@ class TooMany(Exception):
 
 @dataclass(eq=False)
 class Room:
-    """What strategies and pairs of them hold, moment by moment, and what may be held."""
+    """What strategies and pairs of them hold, step by step, and what may be held."""
 
     limit: int
     unary: Sequence[Ints]
-    """Of every variable: (strategies, moments)."""
+    """Of every variable: (strategies, steps)."""
     pairs: Mapping[Pair, Ints]
-    """Of some pairs of variables: (strategies of one, of the other, moments)."""
+    """Of some pairs of variables: (strategies of one, of the other, steps)."""
 
 
 @dataclass(eq=False)
@@ -95,7 +95,7 @@ class _Search:
     until: float = inf
     seen: int = 0
     rest: list[Ints] = field(default_factory=list)
-    """Of every depth: what the variables from there on hold at least, by moment."""
+    """Of every depth: what the variables from there on hold at least, by step."""
 
     def __post_init__(self) -> None:
         self.order, self.behind = _order(self.problem, self.room)

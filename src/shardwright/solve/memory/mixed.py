@@ -1,4 +1,4 @@
-"""Between a plan that is too large and a dearer one that fits: as much of the cheaper one as there is room for.
+"""Between a plan that is too large and a more expensive one that fits: as much of the cheaper one as there is room for.
 
 Where the two differ falls into parts that do not touch: no value is read, made or kept otherwise in two of them.  So
 each may be as in the one plan or as in the other, and what that saves does not depend on the rest.  Parts are taken in
@@ -27,7 +27,7 @@ class Part:
 def mix(low: Flat, high: Flat, limit: int) -> Flat:
     """The plan that fits, with parts of the cheaper one."""
     base = int(high.held().max())
-    lots: dict[tuple[int, ...], list[Part]] = {}
+    batches: dict[tuple[int, ...], list[Part]] = {}
     grown: dict[tuple[int, ...], int] = {}
     for part in parts(low, high):
         saved = _saved(low, high, part)
@@ -36,10 +36,10 @@ def mix(low: Flat, high: Flat, limit: int) -> Flat:
         key: tuple[int, ...] = (saved, len(part.nodes), len(part.values))
         if key not in grown:
             grown[key] = int(taking(low, high, [part]).held().max()) - base
-        lots.setdefault((*key, grown[key]), []).append(part)
+        batches.setdefault((*key, grown[key]), []).append(part)
     taken: list[Part] = []
-    for key in sorted(lots, key=lambda key: (-key[0] / max(1, key[3]), key)):
-        some = lots[key]
+    for key in sorted(batches, key=lambda key: (-key[0] / max(1, key[3]), key)):
+        some = batches[key]
         least, most = 0, len(some)
         while least < most:
             middle = (least + most + 1) // 2

@@ -1,4 +1,4 @@
-"""What bytes cost at some moments, as costs of values, hubs and readers beside time."""
+"""What bytes cost at some steps, as costs of values, hubs and readers beside time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCALE = 1 << 20
 
 @dataclass
 class Priced(Extra):
-    """What bytes cost at the moments with a price: never more than a plan holds.
+    """What bytes cost at the steps with a price: never more than a plan holds.
 
     A view holds nothing where it reads the copy that is kept of what it shows; but if it is there for longer than any
     other reader, the copy is.  Where it reads another one, that copy is there as long as the view is.
@@ -34,9 +34,9 @@ class Priced(Extra):
     was: Sequence[int]
     """Of the numeric problem's values the whole graph's, and of its nodes."""
     nodes: Sequence[int]
-    moments: Sequence[int]
+    steps: Sequence[int]
     price: int
-    """Of a byte at each of the moments, in `SCALE`-ths of a picosecond."""
+    """Of a byte at each of the steps, in `SCALE`-ths of a picosecond."""
     arrays: dict[object, Ints]
     """Equal arrays are one; whoever asks for several prices keeps them."""
     full: bool = False
@@ -70,13 +70,13 @@ class Priced(Extra):
         if was in self.lives.shows:
             return None, None
         if was in self.lives.stays:
-            return self._cost(demand.made, len(self.moments), value), None
+            return self._cost(demand.made, len(self.steps), value), None
         # At its last reader there is at least what that makes of it, see `edge`.
         if not demand.is_shared:
-            whole = sum(life.start <= t < life.end for t in self.moments)
+            whole = sum(life.start <= t < life.end for t in self.steps)
             return self._cost(demand.made, whole, value), None
-        kept = sum(life.is_kept(t) and not life.turns(t) and t < life.end for t in self.moments)
-        lies = sum(life.lies(t) and not life.turns(t) for t in self.moments)
+        kept = sum(life.is_kept(t) and not life.turns(t) and t < life.end for t in self.steps)
+        lies = sum(life.lies(t) and not life.turns(t) for t in self.steps)
         return self._cost(demand.made, lies, value), self._cost(self._all(value), kept, value)
 
     def hub(self, value: int) -> Ints | None:
@@ -90,7 +90,7 @@ class Priced(Extra):
             return found
         if was in self.lives.stays:
             return self._beside(value) if self.full else None
-        count = sum(map(self.lives.of[was].turns, self.moments))
+        count = sum(map(self.lives.of[was].turns, self.steps))
         lying, kept = self._cost(made, count, value), self._cost(rows, count, value)
         if lying is None or kept is None:
             return None
@@ -105,7 +105,7 @@ class Priced(Extra):
         """What is kept beside what the caller holds."""
         life, made, rows = self.lives.of[self.was[value]], self.demands[value].made, self._all(value)
         last = max((n for n, _ in self.about.readers[value]), default=-1)
-        there = [t for t in self.moments if life.read <= t <= (self.nodes[last] if last >= 0 else -1)]
+        there = [t for t in self.steps if life.read <= t <= (self.nodes[last] if last >= 0 else -1)]
         kept = self._cost(rows, len(there), value)
         if kept is None:
             return None
@@ -130,7 +130,7 @@ class Priced(Extra):
     def _read(self, value: int, group: Group) -> Ints | None:
         """While a node runs, what it reads is there: what is kept, or a copy, beside that if there are more readers."""
         node, was = self.nodes[group.variable], self.was[value]
-        made = self._cost(group.places[0], sum(t == node for t in self.moments), value)
+        made = self._cost(group.places[0], sum(t == node for t in self.steps), value)
         if made is None:
             return None
         life, mine = self.lives.of[was], self.graph.nodes[group.variable]
@@ -159,9 +159,9 @@ class Priced(Extra):
         result = node.results[view]
         theirs = self.lives.of[self.was[result]]
         far = self._far(result)
-        count = sum(theirs.start < t < theirs.end and t not in far for t in self.moments)
+        count = sum(theirs.start < t < theirs.end and t not in far for t in self.steps)
         reach = self.lives.reach.get(self.was[result], theirs.end)
-        longer = sum(reach < t < theirs.end for t in self.moments)
+        longer = sum(reach < t < theirs.end for t in self.steps)
         made = self.demands[result].made
         alone, shared = self._cost(made, count, result), self._cost(made, longer, result)
         if alone is None:
@@ -186,7 +186,7 @@ class Priced(Extra):
         return found
 
     def _far(self, view: int) -> frozenset[int]:
-        """Moments at which a view is there, what it shows in the end is, and nothing between them."""
+        """Steps at which a view is there, what it shows in the end is, and nothing between them."""
         found = self._far_known.get(view)
         if found is None:
             way = self._way_back(view)
@@ -199,7 +199,7 @@ class Priced(Extra):
                 start = max(lives[self.was[v]].end - 1 for v in way[1:-1])
                 seen = frozenset(
                     t
-                    for t in self.moments
+                    for t in self.steps
                     if max(start, last.start) < t < min(last.end, first.end) and first.is_kept(t) and not first.turns(t)
                 )
             found = self._far_known[view] = seen

@@ -35,15 +35,15 @@ class Life:
     end: int
     """The last node that needs it."""
 
-    def lies(self, moment: int) -> bool:
-        return self.start <= moment <= min(self.read, self.end)
+    def lies(self, step: int) -> bool:
+        return self.start <= step <= min(self.read, self.end)
 
-    def is_kept(self, moment: int) -> bool:
-        return max(self.start, self.read) <= moment <= self.end
+    def is_kept(self, step: int) -> bool:
+        return max(self.start, self.read) <= step <= self.end
 
-    def turns(self, moment: int) -> bool:
+    def turns(self, step: int) -> bool:
         """Whether this is when the one becomes the other: at least one of them is there."""
-        return self.lies(moment) and self.is_kept(moment)
+        return self.lies(step) and self.is_kept(step)
 
 
 class Lives:
@@ -69,7 +69,7 @@ class Lives:
                 self.of.append(Life(0, first.get(v, last), stop))
             else:
                 self.of.append(Life(producer[0], first.get(v, producer[0]), end.get(v, producer[0])))
-        self.moments = last + 1
+        self.steps = last + 1
         self.stays = {v for v in graph.inputs if v not in donated}
         """Inputs that the caller holds: they lie as they are, whatever becomes of them."""
         self.shows = {node.results[r]: node.inputs[o] for node in graph.nodes for r, o in node.views}
@@ -230,7 +230,7 @@ class Flat:
                 made[v] = shared
                 end[shared] = max(end[shared], until)
             else:
-                made[v] = piece(home, v, life.start, lives.moments - 1 if v in lives.stays else until)
+                made[v] = piece(home, v, life.start, lives.steps - 1 if v in lives.stays else until)
             kept[v] = made[v]
             if v in lives.stays:
                 # What the caller holds is read as it is by all who want it so; what is kept is there for the others.
@@ -248,12 +248,12 @@ class Flat:
                 if spec != home or not (v in lives.stays or n == lives.of[v].read):
                     made_here.add((v, spec))
                     piece(spec, v, n, n)
-        change = np.zeros(lives.moments + 2, np.int64)
-        begins, ends, sizes = np.array(start), np.minimum(np.array(end), lives.moments - 1), np.array(size)
+        change = np.zeros(lives.steps + 2, np.int64)
+        begins, ends, sizes = np.array(start), np.minimum(np.array(end), lives.steps - 1), np.array(size)
         there = begins <= ends
         np.add.at(change, begins[there], sizes[there])
         np.add.at(change, ends[there] + 1, -sizes[there])
-        return np.cumsum(change)[: lives.moments]
+        return np.cumsum(change)[: lives.steps]
 
     def _last(self, value: int, spec: ShardingSpec, end: int) -> int:
         """The last node that runs while a copy is there: one that makes its own of it runs when it is gone."""

@@ -1,6 +1,6 @@
-"""Plans that fit in memory: bytes at the moments that bind get a price, and the price is searched for.
+"""Plans that fit in memory: bytes at the steps that bind get a price, and the price is searched for.
 
-Plans are flat (`one_copy`): every value is kept in one sharding.  With a price on a byte at some moments the numeric
+Plans are flat (`one_copy`): every value is kept in one sharding.  With a price on a byte at some steps the numeric
 problem is as before, with more costs of values and hubs; its optimum, less what the limit is worth, is below every plan
 that fits.  A low price gives a plan that is too large, a high one a plan that fits; where the lines of the two cross is
 the next price to try, until nothing new comes out.  What lies between the two is then mixed (`mixed`).
@@ -20,7 +20,7 @@ from time import monotonic
 import numpy as np
 
 from ...cost.overlap import graph_roles
-from ...errors import PlanInfeasible
+from ...errors import BoundError, PlanInfeasible
 from ...ir.graph import Graph
 from ...optimize import NumericProblem
 from ...optimize.core import sweep
@@ -38,31 +38,31 @@ from .multipliers import SCALE, Priced
 from .one_copy import Flat, Frame
 from .one_copy_choices import flat_of, neighbours
 
-PRICES = 14
+MOST_PRICES = 14
 """So many prices are tried at most."""
-ROUNDS = 4
+MOST_ROUNDS = 4
 """So often the limit is lowered where the Program itself holds more than was counted."""
-GENTLE = 3
+SMALL_RAISES = 3
 """So often the price is raised by little, until a plan fits; then by more."""
-MOVES = 2
-"""So often the price is moved to another moment."""
-NEAR = 10
-"""A moment at which 1/1024 more is held than where the price stands is no better one."""
+MOST_MOVES = 2
+"""So often the price is moved to another step."""
+EXCESS_SHIFT = 10
+"""A step at which 1/1024 more is held than where the price stands is no better one."""
 NOT_FOUND = "no plan was found that fits in memory"
-CLIMBED = 300
+MOST_STRATEGIES_IMPROVED = 300
 """The most ways in a graph of which single changes are tried."""
-LADDER = 12
+MOST_PRICE_BITS = 12
 """By so many bits prices may rise and fall where no plan fits after all."""
-CUTS = 12
+MOST_CUTS = 12
 """So many places are tried at which one plan gives way to another."""
-PAIRED = 2
+PLANS_MIXED = 2
 """So many plans that fit are mixed with so many that do not."""
-WIDE = 0.01
+GAP_WORTH_MORE_PRICES = 0.01
 """A gap, as a part of the bound, that is worth some more prices."""
-JUDGED = 600
+MOST_PLANS_MEASURED = 600
 """So many plans of a small graph are measured."""
-HOPELESS = 8
-"""If the bound is so many times what a plan without a limit costs, none fits."""
+INFEASIBLE_AT = 8
+"""Where the bound is so many times what a plan without a limit costs, it is said that none fits."""
 Measure = Callable[[Complete], int]
 """What the lowered Program holds at its peak, in bytes on a device."""
 
@@ -75,7 +75,7 @@ class Tried:
     flat: Flat
     cost: int
     held: Ints
-    """Bytes by moment."""
+    """Bytes by step."""
 
     def is_like(self, other: Tried) -> bool:
         return self.cost == other.cost and bool((self.held == other.held).all())
@@ -93,15 +93,15 @@ class Within:
     stack: Stack | None = None
     solver: str = "auto"
     """For the graph as it is."""
-    moments: list[int] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
     bound: int = 0
     best: tuple[int, list[int]] = (0, [])
-    """The price that gave it, and at which moments."""
+    """The price that gave it, and at which steps."""
     tried: list[Tried] = field(default_factory=list)
     settled: bool = False
     """Whether all plans that may be better were gone through."""
     known: dict[tuple[int, ...], Tried] = field(default_factory=dict)
-    """The same, by price, whether it is rough, and moments."""
+    """The same, by price, whether it is rough, and steps."""
     arrays: dict[object, Ints] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -115,10 +115,10 @@ class Within:
 
     def at(self, price: int, seconds: float | None, rough: bool = False) -> Tried:
         """The best plan with a price on bytes; a ``rough`` one says nothing about the bound."""
-        key = (price, rough, *self.moments)
+        key = (price, rough, *self.steps)
         if key not in self.known:
             lives, arrays = self.frame.lives, self.arrays
-            extra = Priced(self.about, lives, self.was, self.nodes, self.moments, price, arrays, full=rough)
+            extra = Priced(self.about, lives, self.was, self.nodes, self.steps, price, arrays, full=rough)
             plan: DeepPlan | Sequence[int]
             if self.stack is None:
                 best = self.about.optimum(False, self.solver, seconds, None, extra)
@@ -156,27 +156,27 @@ class Within:
         if not inner.is_regular():
             raise _Irregular
         short = Deep(inner, 0)
-        swept = sweep(short.lots, rough=True)
+        swept = sweep(short.batches, rough=True)
         choices = DeepChoice(inner, 0, short.picked(swept.picks), swept.cost, 0, False, "messages").choices()
         here = stack.short.low - 1
         return DeepPlan(stack, [*choices[:here], *[choices[here]] * stack.short.out, *choices[here:]])
 
     def _raise(self, least: int, price: int) -> None:
-        below = least - self._worth(price, len(self.moments))
+        below = least - self._worth(price, len(self.steps))
         if below > self.bound:
-            self.bound, self.best = below, (price, list(self.moments))
+            self.bound, self.best = below, (price, list(self.steps))
 
-    def _worth(self, price: int, moments: int) -> int:
+    def _worth(self, price: int, steps: int) -> int:
         """What the limit is worth at a price."""
-        return -(-price * self.limit * moments // SCALE)
+        return -(-price * self.limit * steps // SCALE)
 
     # -- the search ---------------------------------------------------------------------------------------
 
     @cached_property
     def candidates(self) -> Sequence[int]:
-        """Moments that may get a price: in a stack, those at which all layers left out are alike."""
+        """Steps that may get a price: in a stack, those at which all layers left out are alike."""
         if self.stack is None:
-            return range(self.frame.lives.moments)
+            return range(self.frame.lives.steps)
         layers, short = self.stack.short.layers, self.stack.short
         inner = range(short.low - 1, short.low + short.out + 1)
         return [n for n, layer in enumerate(layers.layer) if layer not in inner] + [len(layers.layer)]
@@ -188,11 +188,11 @@ class Within:
         limit, late = self.limit, False
         high: Tried | None = None
         found: Flat | None = None
-        for _ in range(ROUNDS):
+        for _ in range(MOST_ROUNDS):
             try:
                 flat, high, late = self._fitting(free, limit, high, until)
             except PlanInfeasible:
-                if limit == self.limit and self.bound > HOPELESS * free.cost:
+                if limit == self.limit and self.bound > INFEASIBLE_AT * free.cost:
                     raise  # no plan holds so little; with less than the limit it proves nothing
                 break
             over = self._held(flat) - self.limit
@@ -202,7 +202,7 @@ class Within:
             limit = min(limit - over * 17 // 16, int(flat.held().max()) - 1)  # another plan, at least
             if limit <= 0 or (until is not None and monotonic() > until):
                 break
-        small = self.stack is None and sum(map(len, self.about.ways)) <= CLIMBED
+        small = self.stack is None and sum(map(len, self.about.ways)) <= MOST_STRATEGIES_IMPROVED
         if found is None:
             found = self._any() or self._by_ladder(free, 1 if small else 3, until)
         if found is None and small:
@@ -220,7 +220,7 @@ class Within:
 
     def _exhausted(self, known: Flat | None, below: int, until: float | None) -> Flat | None:
         """A small graph's best plan, and the bound raised to it, if going through all that may be better ends."""
-        rate, moments = self.best
+        rate, steps = self.best
         found, judged = known, 0
 
         def judge(choice: Sequence[int]) -> int | None:
@@ -230,31 +230,31 @@ class Within:
             if cost >= (below if found is None else found.cost) or int(flat.held().max()) > self.limit:
                 return None
             judged += 1
-            if judged > JUDGED:
+            if judged > MOST_PLANS_MEASURED:
                 raise TooMany
             if self._held(flat) > self.limit:
                 return None
             found = flat
             return cost
 
-        costs, edges, _ = self._terms(moments, rate)
+        costs, edges, _ = self._terms(steps, rate)
         problem = NumericProblem.build(costs, edges, name=self.frame.graph.name)
-        if exhaust(problem, self._worth(rate, len(moments)), self._room(), below, judge, until):
+        if exhaust(problem, self._worth(rate, len(steps)), self._room(), below, judge, until):
             self.bound = max(self.bound, below if found is None else found.cost)
             self.settled = True
         return found
 
-    def _terms(self, moments: Sequence[int], price: int) -> Terms:
-        extra = Priced(self.about, self.frame.lives, self.was, self.nodes, moments, price, self.arrays)
+    def _terms(self, steps: Sequence[int], price: int) -> Terms:
+        extra = Priced(self.about, self.frame.lives, self.was, self.nodes, steps, price, self.arrays)
         return self.about.terms(False, extra)
 
     def _room(self) -> Room:
-        """What is held at every moment, by what a byte costs there."""
+        """What is held at every step, by what a byte costs there."""
         free, plain, _ = self._terms([], 0)
         rows: list[list[Ints]] = [[] for _ in free]
         pairs: list[dict[tuple[int, int], Ints]] = []
-        for moment in self.candidates:
-            costs, edges, _ = self._terms([moment], SCALE)
+        for step in self.candidates:
+            costs, edges, _ = self._terms([step], SCALE)
             for row, cost, base in zip(rows, costs, free):
                 row.append(cost - base)
             here: dict[tuple[int, int], Ints] = {}
@@ -283,23 +283,23 @@ class Within:
     def _by_ladder(self, free: Tried, bits: int, until: float | None) -> Flat | None:
         """Where the count led astray: the first plan that fits at prices that rise by so many bits each, from next to
         nothing, which only decides between equals."""
-        if not self.moments:
-            self.moments = [max(self.candidates, key=lambda t: int(free.held[t]))]
+        if not self.steps:
+            self.steps = [max(self.candidates, key=lambda t: int(free.held[t]))]
         most = max(1, free.cost * SCALE // max(1, self._bytes(free)))
-        for step in range(-LADDER, LADDER, bits):
+        for step in range(-MOST_PRICE_BITS, MOST_PRICE_BITS, bits):
             if until is not None and monotonic() > until:
                 break
             rung = most << step if step >= 0 else most >> -step
             for rough in (True,) if bits > 1 else (True, False):
-                self.at(min(max(1, rung), self._dearest(free)), _left(until), rough)
+                self.at(min(max(1, rung), self._highest_price(free)), _left(until), rough)
             found = self._any()
             if found is not None:
                 return found
         worst = {max(self.candidates, key=one.held.__getitem__) for one in self.tried}
-        if bits > 1 or worst <= set(self.moments):
+        if bits > 1 or worst <= set(self.steps):
             return None
         # Where the price stood less was held then, but elsewhere more.
-        self.moments = sorted(worst | set(self.moments))
+        self.steps = sorted(worst | set(self.steps))
         return self._by_ladder(free, bits, until)
 
     def _climb(self, flat: Flat, until: float | None) -> Flat:
@@ -318,29 +318,29 @@ class Within:
         """A plan that holds no more than this, by count."""
         if int(free.held.max()) <= limit:
             return free.flat, free, False
-        if not self.moments:
-            self.moments = [max(self.candidates, key=lambda t: int(free.held[t]))]
+        if not self.steps:
+            self.steps = [max(self.candidates, key=lambda t: int(free.held[t]))]
         low = free
         if high is not None and int(high.held.max()) > limit:
             low, high = high, None
         tried = moved = raised = 0
         late = False
-        while tried < PRICES:
+        while tried < MOST_PRICES:
             tried += 1
             if until is not None and monotonic() > until and high is not None:
                 late = True
                 break
             if high is None:
                 raised += 1
-                rough = self.stack is not None and raised <= GENTLE
-                over = max(1, self._bytes(low) - limit * len(self.moments))
+                rough = self.stack is not None and raised <= SMALL_RAISES
+                over = max(1, self._bytes(low) - limit * len(self.steps))
                 step = max(1, low.cost // 25 * SCALE // over)
-                asked = max(low.price * (2 if raised <= GENTLE else 8), step)
-                found = self.at(min(asked, self._dearest(free)), _left(until), rough)
-                hopeless = self.bound > HOPELESS * free.cost or found.price == self._dearest(free)
+                asked = max(low.price * (2 if raised <= SMALL_RAISES else 8), step)
+                found = self.at(min(asked, self._highest_price(free)), _left(until), rough)
+                hopeless = self.bound > INFEASIBLE_AT * free.cost or found.price == self._highest_price(free)
                 if hopeless and not rough and int(found.held.max()) > limit:
                     raise PlanInfeasible(
-                        f"no plan fits: at node {self.moments[0]} every one holds more than the limit",
+                        f"no plan fits: at node {self.steps[0]} every one holds more than the limit",
                         help="allow more memory, or take a larger mesh",
                     )
             else:
@@ -351,10 +351,10 @@ class Within:
                 if found.is_like(low) or found.is_like(high):
                     break
             worst = self._worst(found)
-            if worst is not None and moved < MOVES:
-                # The price stands at the wrong moment: what was found with it is no line of the right one.
+            if worst is not None and moved < MOST_MOVES:
+                # The price stands at the wrong step: what was found with it is no line of the right one.
                 moved += 1
-                self.moments, low = [worst], found
+                self.steps, low = [worst], found
                 high = found if int(found.held.max()) <= limit else None
                 continue
             if int(found.held.max()) <= limit:
@@ -366,13 +366,15 @@ class Within:
                 "no plan was found that fits in memory", help="there may be one: allow more time or memory"
             )
         best = self._between(limit, 1)
-        for dearer in (1, 8, 64, 512):
-            if best.cost - self.bound <= WIDE * self.bound or (until is not None and monotonic() > until):
+        for factor in (1, 8, 64, 512):
+            if best.cost - self.bound <= GAP_WORTH_MORE_PRICES * self.bound or (
+                until is not None and monotonic() > until
+            ):
                 break
             # Far apart: other prices give other plans, and what lies between them may be better.
-            other = high.price * dearer if dearer > 1 else math.isqrt(low.price * high.price)
-            self.at(min(other, self._dearest(free)), _left(until))
-            best = min(best, self._between(limit, PAIRED), self._cut(limit), key=lambda flat: flat.cost)
+            other = high.price * factor if factor > 1 else math.isqrt(low.price * high.price)
+            self.at(min(other, self._highest_price(free)), _left(until))
+            best = min(best, self._between(limit, PLANS_MIXED), self._cut(limit), key=lambda flat: flat.cost)
         return best, high, late
 
     def _crossing(self, low: Tried, high: Tried) -> int | None:
@@ -384,7 +386,7 @@ class Within:
         return found if low.price < found < high.price else None
 
     def _pairs(self, limit: int, count: int) -> Iterator[tuple[Flat, Flat]]:
-        """Plans that are too large, with dearer ones that fit."""
+        """Plans that are too large, with more expensive ones that fit."""
         fits = sorted((one for one in self.tried if int(one.held.max()) <= limit), key=lambda one: one.cost)[:count]
         large = sorted((one for one in self.tried if int(one.held.max()) > limit), key=lambda one: -one.cost)[:count]
         yield from ((low.flat, high.flat) for high in fits for low in large if low.cost < high.cost)
@@ -403,7 +405,7 @@ class Within:
         best: Flat | None = None
         for low, high in self._pairs(limit, 1):
             for first, second in ((low, high), (high, low)):
-                for place in sorted({last * k // CUTS for k in range(1, CUTS)}):
+                for place in sorted({last * k // MOST_CUTS for k in range(1, MOST_CUTS)}):
                     flat = spliced(first, second, nodes, value, place)
                     if best is None or flat.cost < best.cost:
                         best = flat if int(flat.held().max()) <= limit else best
@@ -418,18 +420,18 @@ class Within:
         places = [lives[v].read if one.producer is None else one.producer[0] for v, one in enumerate(graph.values)]
         return range(len(graph.nodes)), places.__getitem__
 
-    def _dearest(self, free: Tried) -> int:
+    def _highest_price(self, free: Tried) -> int:
         """The highest price with which costs are still whole numbers of 64 bits."""
-        return TOO_DEAR // 8 * SCALE // max(1, int(free.held.max()) * len(self.moments))
+        return TOO_DEAR // 8 * SCALE // max(1, int(free.held.max()) * len(self.steps))
 
     def _bytes(self, tried: Tried) -> int:
-        return int(sum(tried.held[t] for t in self.moments))
+        return int(sum(tried.held[t] for t in self.steps))
 
     def _worst(self, tried: Tried) -> int | None:
-        """A moment at which more is held than where the price stands; None if there is none to speak of."""
+        """A step at which more is held than where the price stands; None if there is none to speak of."""
         worst = max(self.candidates, key=lambda t: int(tried.held[t]))
-        here = max(int(tried.held[t]) for t in self.moments)
-        return worst if int(tried.held[worst]) > here + (here >> NEAR) else None
+        here = max(int(tried.held[t]) for t in self.steps)
+        return worst if int(tried.held[worst]) > here + (here >> EXCESS_SHIFT) else None
 
 
 class _Irregular(Exception):
@@ -463,9 +465,8 @@ def fit(
         complete, objective, late = work.search(time_limit)
     except _Irregular:
         return None
-    if about.book.most_gathered is not None and objective >= TOO_DEAR:
-        raise PlanInfeasible("every plan gathers more at once than is allowed")
-    lower_bound = min(work.bound, objective)
+    about.book.check_gathers(objective)
+    lower_bound = BoundError.unless(work.bound, objective)
     return Assignment(complete, objective, lower_bound, "prices", late, monotonic() - began, about.hardware)
 
 

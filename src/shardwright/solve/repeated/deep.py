@@ -1,6 +1,6 @@
 """The numeric problem of a deep stack, made of the short one's by repeating its inner layer.
 
-Variables in the same place of different layers are one lot (`numeric.lots`); so depth costs hardly anything.
+Variables in the same place of different layers are one batch (`numeric.batches`); so depth costs hardly anything.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from time import monotonic
 
 import numpy as np
 
-from ...optimize.batches import Link, Lots
+from ...optimize.batches import Batches, Link
 from ...optimize.compact import Compact
 from ...optimize.core import sweep, warm
 from ...optimize.problem import Ints
 
 Rows = tuple[Ints, Ints, int]
-"""Edges: members of one lot, of the other, and what they stand for, as in `Deep.edges`."""
+"""Edges: members of one batch, of the other, and what they stand for, as in `Deep.edges`."""
 
 
 @dataclass(frozen=True)
@@ -109,55 +109,55 @@ class Deep:
         self.inner, self.out = inner, out
         problem = inner.small.problem
         self.offset = inner.small.offset + out * inner.small.offsets.get(inner.low - 1, 0)
-        # Lots in the order of their first variables; their members in the order of layers.
+        # Batches in the order of their first variables; their members in the order of layers.
         names: dict[tuple[Hashable, ...], int] = {}
         parts: list[list[tuple[range, int, slice]]] = []
-        """Of each lot: layers, variables of the short problem, and which of the layers that these stand for."""
+        """Of each batch: layers, variables of the short problem, and which of the layers that these stand for."""
         for i, (layer, key) in enumerate(zip(inner.layer, inner.key)):
             size, deep = problem.costs[i].size, self.deep(layer)
-            # Neighbours must be of different lots: a variable that is linked to its own kind is so layer by layer.
+            # Neighbours must be of different batches: a variable that is linked to its own kind is so layer by layer.
             step = 2 if layer >= 0 and key in inner.linked else 1
             for first in range(min(step, len(deep))):
                 kind = (key, deep[first] % step) if layer >= 0 else (i,)
-                lot = names.setdefault((layer < 0, *kind, size), len(names))
-                if lot == len(parts):
+                batch = names.setdefault((layer < 0, *kind, size), len(names))
+                if batch == len(parts):
                     parts.append([])
-                parts[lot].append((deep[first::step], i, slice(first, None, step)))
+                parts[batch].append((deep[first::step], i, slice(first, None, step)))
         self.member = [np.zeros((2, len(self.deep(layer))), np.int64) for layer in inner.layer]
-        """Of each variable of the short problem: lots and rows in them, by the layers that it stands for."""
-        self.lot = [-1] * len(inner.layer)
+        """Of each variable of the short problem: batches and rows in them, by the layers that it stands for."""
+        self.batch = [-1] * len(inner.layer)
         """Of each variable of the short problem, if it is one for all layers."""
-        costs = [self._lot(lot, members) for lot, members in enumerate(parts)]
+        costs = [self._batch(batch, members) for batch, members in enumerate(parts)]
         links: dict[tuple[int, int, int], tuple[list[Rows], Ints]] = {}
         for number, edge in enumerate(problem.edges):
             table, turned = inner.tables[number]
-            for lot, rows, other, other_rows in self.pairs(edge.first, edge.second):
-                if lot < other:
-                    rows_of = links.setdefault((lot, other, id(table)), ([], table))[0]
+            for batch, rows, other, other_rows in self.pairs(edge.first, edge.second):
+                if batch < other:
+                    rows_of = links.setdefault((batch, other, id(table)), ([], table))[0]
                     rows_of.append((rows, other_rows, 2 * number))
                 else:
-                    rows_of = links.setdefault((other, lot, id(turned)), ([], turned))[0]
+                    rows_of = links.setdefault((other, batch, id(turned)), ([], turned))[0]
                     rows_of.append((other_rows, rows, 2 * number + 1))
         made = []
         self.edges: list[Ints] = []
         """Of each link's rows twice the edge of the short problem that it stands for, and one more if it is turned."""
-        for (lot, other, _), (pairs, table) in links.items():
+        for (batch, other, _), (pairs, table) in links.items():
             mine, theirs = (np.concatenate([one[side] for one in pairs]) for side in (0, 1))
             numbers = np.repeat([one[2] for one in pairs], [one[0].size for one in pairs])
-            for part in _split(mine, theirs, len(costs[lot]) > 1, len(costs[other]) > 1):
-                made.append(Link(lot, other, mine[part], theirs[part], table))
+            for part in _split(mine, theirs, len(costs[batch]) > 1, len(costs[other]) > 1):
+                made.append(Link(batch, other, mine[part], theirs[part], table))
                 self.edges.append(numbers[part])
-        self.lots = Lots(costs, made)
+        self.batches = Batches(costs, made)
 
-    def _lot(self, lot: int, parts: Sequence[tuple[range, int, slice]]) -> Ints:
-        """Give a lot's members their rows, by layer; what their strategies cost."""
+    def _batch(self, batch: int, parts: Sequence[tuple[range, int, slice]]) -> Ints:
+        """Give a batch's members their rows, by layer; what their strategies cost."""
         costs, row, sizes = [], 0, []
         # Layers that one variable stands for follow each other, so none of another comes between them.
         for layers, i, where in sorted(parts, key=lambda part: part[0][0]):
-            self.member[i][0, where] = lot
+            self.member[i][0, where] = batch
             self.member[i][1, where] = np.arange(row, row + len(layers))
             if where.step == 1 or self.member[i].shape[1] == 1:
-                self.lot[i] = lot
+                self.batch[i] = batch
             row += len(layers)
             costs.append(self.inner.small.problem.costs[i])
             sizes.append(len(layers))
@@ -172,19 +172,19 @@ class Deep:
         return range(first, first + 1)
 
     def pairs(self, first: int, second: int) -> list[tuple[int, Ints, int, Ints]]:
-        """The deep edges that an edge of the short problem stands for: for each two lots, rows of the one and of the
+        """The deep edges that an edge of the short problem stands for: for each two batches, rows of the one and of the
         other."""
         here, layer, member = self.inner.low - 1, self.inner.layer, self.member
         a, b = layer[first], layer[second]
         mine, theirs = member[first], member[second]
-        lot, other = self.lot[first], self.lot[second]
+        batch, other = self.batch[first], self.batch[second]
         if (a == here and b == here + 1) or (a == here + 1 and b == here):
             # The last of the copies is before the layer above; each other one before its like.
             upper = first if b == here else second
             like = self.inner.at[here, self.inner.key[upper]]
             above = np.concatenate([member[like][:, 1:], member[upper]], 1)
-            if self.out and self.lot[like] != self.lot[upper]:
-                lot = -1
+            if self.out and self.batch[like] != self.batch[upper]:
+                batch = -1
             mine, theirs = (above, theirs) if upper == first else (mine, above)
         elif a == here and b == -1:
             theirs = np.repeat(theirs, mine.shape[1], 1)
@@ -192,13 +192,13 @@ class Deep:
             mine = np.repeat(mine, theirs.shape[1], 1)
         elif a != here or b != here:
             mine, theirs = mine[:, :1], theirs[:, :1]
-            lot, other = int(mine[0, 0]), int(theirs[0, 0])
-        if lot >= 0 and other >= 0:
-            return [(lot, mine[1], other, theirs[1])]
+            batch, other = int(mine[0, 0]), int(theirs[0, 0])
+        if batch >= 0 and other >= 0:
+            return [(batch, mine[1], other, theirs[1])]
         found = []
-        for lot, other in dict.fromkeys(zip(mine[0].tolist(), theirs[0].tolist())):
-            some = (mine[0] == lot) & (theirs[0] == other)
-            found.append((lot, mine[1, some], other, theirs[1, some]))
+        for batch, other in dict.fromkeys(zip(mine[0].tolist(), theirs[0].tolist())):
+            some = (mine[0] == batch) & (theirs[0] == other)
+            found.append((batch, mine[1, some], other, theirs[1, some]))
         return found
 
     def start_from(self, shallow: Deep) -> None:
@@ -207,36 +207,37 @@ class Deep:
         for link, edges in enumerate(shallow.edges):
             known[0, edges >> 1] = 2 * link + (edges & 1)
             known[1, edges >> 1] = np.arange(edges.size)
-        for mine, edges in zip(self.lots.boxes, self.edges):
+        for mine, edges in zip(self.batches.boxes, self.edges):
             links, rows = known[:, edges >> 1]
             links ^= edges & 1
             kinds = set(links.tolist())
             for link in kinds:
                 some = slice(None) if len(kinds) == 1 else links == link
-                for a, b in zip(mine, shallow.lots.boxes[link >> 1][:: -1 if link & 1 else 1]):
+                for a, b in zip(mine, shallow.batches.boxes[link >> 1][:: -1 if link & 1 else 1]):
                     a[some] = b[rows[some]]
 
     # -- solving ------------------------------------------------------------------------------------------
 
-    def solve(self, seconds: float | None = None, narrowed: bool = True) -> DeepChoice:
-        """Sweep until bound and choice meet, the bound stands still, or time is up.
+    def solve(self, seconds: float | None = None, narrowed: bool = True, rough: bool = False) -> DeepChoice:
+        """Sweep until bound and choice meet, the bound stands still, or time is up; sooner for a ``rough`` choice, or
+        where only the bound counts and nothing is ``narrowed``.
 
         A stack without the layers left out is solved first: from its messages, a deep one takes a few sweeps.
         """
         until = float("inf") if seconds is None else monotonic() + seconds
         if self.out:
             shallow = Deep(self.inner, 0)
-            warm(shallow.lots, until)
+            warm(shallow.batches, until, rough)
             self.start_from(shallow)
-        found = sweep(self.lots, until, not narrowed, narrowed)
+        found = sweep(self.batches, until, rough or not narrowed, narrowed)
         cost, bound = found.cost + self.offset, found.lower_bound + self.offset
         return DeepChoice(self.inner, self.out, self.picked(found.picks), cost, bound, found.late, "messages")
 
     def picked(self, picks: Sequence[Ints]) -> list[Ints]:
-        """Of each variable of the short problem, by the layers that it stands for, what its lots' members pick."""
+        """Of each variable of the short problem, by the layers that it stands for, what its batches' members pick."""
         return [
-            picks[lot][rows[1]] if lot >= 0 else np.array([picks[a][b] for a, b in rows.T.tolist()])
-            for lot, rows in zip(self.lot, self.member)
+            picks[batch][rows[1]] if batch >= 0 else np.array([picks[a][b] for a, b in rows.T.tolist()])
+            for batch, rows in zip(self.batch, self.member)
         ]
 
 
@@ -297,7 +298,7 @@ class DeepChoice:
 
 
 def _split(first: Ints, second: Ints, mine: bool, theirs: bool) -> list[Ints | slice]:
-    """Parts of edges in which every member of a lot (unless it is alone there) has one edge at most."""
+    """Parts of edges in which every member of a batch (unless it is alone there) has one edge at most."""
     if not (mine and np.bincount(first).max() > 1) and not (theirs and np.bincount(second).max() > 1):
         return [slice(None)]
     found: list[Ints | slice] = []

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from ...errors import PlanInfeasible
+from ...errors import BoundError
 from ...optimize.compact import Compact, compact
 from ...optimize.fold import Mask
 from ...optimize.problem import Ints
@@ -25,9 +25,9 @@ from ...propagation.complete import Complete, Decision
 from ...spec.axes import Axes
 from ...spec.rule import OpShardingRule
 from ...spec.sharding import ShardingSpec
-from ..model import FINE, NEAR, Assigner, Assignment, Extra, Optimum, Terms
+from ..model import FINE, NEAR, ROUGHLY, Assigner, Assignment, Extra, Optimum, Terms
 from ..readers import Demand, Group
-from ..routes import TOO_DEAR, Tree
+from ..routes import Tree
 from ..strategies import Way
 from ..tighten import tighten
 from .chain import solve_chain
@@ -191,41 +191,45 @@ class Stack:
                 kept.add(i if i in hub else j if j in hub else i)
             elif layer[i] in inner or layer[j] in inner:
                 kept.add(i if layer[i] < 0 else j)
-        return compact(costs, edges, self.assigner.graph.name, kept, layer, order)
+        return compact(costs, edges, self.assigner.graph.name, kept, layer, order, self.assigner.until)
 
     def optimum(
-        self, bound: bool, seconds: float | None = None, extra: Extra | None = None, narrowed: bool = True
+        self,
+        bound: bool,
+        seconds: float | None = None,
+        extra: Extra | None = None,
+        narrowed: bool = True,
+        rough: bool = False,
     ) -> tuple[Optimum, DeepPlan] | None:
         """The best choice for the plan's problem or the bound's; None if the layers do not come out equal."""
         small = self.compacted(self.assigner.terms(bound, extra), bound)
         inner = Inner.of(small, self.layer, self.key, self.short.low)
         if not inner.is_regular():
             return None
-        found = solve_chain(inner, self.short.out) or Deep(inner, self.short.out).solve(seconds, narrowed)
+        found = solve_chain(inner, self.short.out) or Deep(inner, self.short.out).solve(seconds, narrowed, rough)
         unit = FINE if bound else 1
         plan = DeepPlan(self, found.choices())
         return Optimum((), -(-found.lower_bound // unit), found.solver, found.late), plan
 
-    def solve(self, time_limit: float | None = None) -> Assignment | None:
+    def solve(self, time_limit: float | None = None, rough: bool = False) -> Assignment | None:
         """As `Assigner.solve` does it; None if the layers do not come out equal."""
         began = monotonic()
-        first = self.optimum(True, time_limit)
+        first = self.optimum(True, time_limit, rough=rough)
         if first is None:
             return None
         bound, best = first
         timed_out, solver = bound.timed_out, bound.solver
-        if best.objective - bound.lower_bound > NEAR * best.objective:
+        if best.objective - bound.lower_bound > (ROUGHLY if rough else NEAR) * best.objective:
             left = None if time_limit is None else max(0.1, time_limit - (monotonic() - began))
-            second = self.optimum(False, left)
+            second = self.optimum(False, left, rough=rough)
             if second is not None:
                 timed_out = timed_out or second[0].timed_out
                 if second[1].objective < best.objective:
                     best, solver = second[1], second[0].solver
-        if self.assigner.book.most_gathered is not None and best.objective >= TOO_DEAR:
-            raise PlanInfeasible("every plan gathers more at once than is allowed")
+        self.assigner.book.check_gathers(best.objective)
         self.best = best.choices
         objective, tight = best.objective, best.tight()
-        lower = min(bound.lower_bound, objective)
+        lower = BoundError.unless(bound.lower_bound, objective)
         seconds = monotonic() - began
         return Assignment(
             tight.decode(), objective, lower, solver, timed_out, seconds, self.assigner.hardware, tight.shortened()
@@ -441,7 +445,8 @@ class DeepPlan:
             else:
                 lies, end = home(value), copies[copied[value]][1]
                 outputs.append(end if lies.partial and end is not None else lies)
-        return Complete(graph, about.mesh, tuple(inputs.values()), decisions, tuple(outputs), (), 0, sources)
+        notes = about.space.joined
+        return Complete(graph, about.mesh, tuple(inputs.values()), decisions, tuple(outputs), notes, 0, sources)
 
     def _made(self, variable: int, way: Way) -> Made:
         """A decision but for its node's number."""

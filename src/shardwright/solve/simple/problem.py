@@ -14,7 +14,7 @@ from typing import Any
 from ...cost.comm import steps_cost
 from ...cost.compute import ARITHMETIC, cost_class, local_sizes, op_time, operations
 from ...cost.hardware import H100, Hardware
-from ...cost.memory import local_bytes
+from ...cost.memory import local_bytes, row_bytes
 from ...errors import ShardwrightError, SpecError, near_misses
 from ...ir.core import BARRIER
 from ...ir.graph import Graph, Node, TensorType
@@ -124,7 +124,7 @@ class Problem:
 
     @cached_property
     def strategic(self) -> tuple[int, ...]:
-        """The nodes worth a choice of their own: arithmetic ones; where a part of the program has none, its dearest.
+        """The nodes worth a choice of their own: arithmetic ones; where a part of the program has none, its costliest.
 
         Parts are joined by the values they share.
         """
@@ -163,7 +163,8 @@ class Problem:
             count = len(self.inputs[n])
             work = operations(rule, kind, local_sizes(rule, axes), dict(attrs)) if rule is not None else 0
             dtype = types[0].dtype if types else "f32"
-            found = self._times[key] = op_time(kind, work, sizes[:count], sizes[count:], dtype, self.hardware)
+            row = row_bytes(specs[count], types[count]) if count < len(types) else 0
+            found = self._times[key] = op_time(kind, work, sizes[:count], sizes[count:], dtype, self.hardware, row)
         return found
 
     def whole_time(self, n: int) -> int:

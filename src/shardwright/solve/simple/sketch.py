@@ -31,7 +31,7 @@ class Sketch:
     communication: int = 0
     collectives: int = 0
     sizes: list[int] = field(default_factory=list)
-    moments: list[Use] = field(default_factory=list)
+    uses: list[Use] = field(default_factory=list)
     inputs: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
 
@@ -44,14 +44,14 @@ class Sketch:
 
     @property
     def peak(self) -> int:
-        return peak_live(self.sizes, self.inputs, self.moments, self.outputs)
+        return peak_live(self.sizes, self.inputs, self.uses, self.outputs)
 
     def decide(self, decision: Decision) -> None:
         graph = self.problem.graph
         node = graph.nodes[decision.node]
         reads = tuple(self.copies.bring(value, spec) for value, spec in zip(node.inputs, decision.operands))
         made = tuple(self.new(spec, graph.type(value)) for value, spec in zip(node.results, decision.results))
-        self.moments.append(Use(reads, made, node.views))
+        self.uses.append(Use(reads, made, node.views))
         if decision.rule is not None and in_parts(decision.rule, decision.axes):
             inside = parts_cost(graph, node, decision, self.problem.hardware)
             self.compute += inside.compute
@@ -67,7 +67,7 @@ class Sketch:
 
     def copied(self, value: int, copy: int, step: Step, cause: str) -> int:
         made = self.new(step.after, self.problem.graph.type(value))
-        self.moments.append(Use((copy,), (made,)))
+        self.uses.append(Use((copy,), (made,)))
         self.communication += sent_cost(step.kind, step.axes, step.bytes, self.problem.hardware)
         self.collectives += not step.is_local
         return made

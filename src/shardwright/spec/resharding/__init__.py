@@ -1,4 +1,4 @@
-"""From one sharding to another: the cheapest list of collectives.
+"""From one sharding to another: a list of collectives at least cost, as far as a search of limited length finds it.
 
 | file | what it holds |
 |---|---|

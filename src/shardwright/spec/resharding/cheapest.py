@@ -1,4 +1,4 @@
-"""From one sharding to another: the cheapest list of steps.
+"""From one sharding to another: the cheapest list of steps that a search finds.
 
 `reshard` searches (A*, see `search`); `reshard_table` gives the costs of all pairs at once, from the same
 moves, so both always agree.
@@ -29,7 +29,10 @@ def reshard(
     cost: CostFn | None = None,
     idle: bool = True,
 ) -> tuple[Step, ...]:
-    """The cheapest steps from one sharding of a tensor to another.
+    """Steps from one sharding of a tensor to another, at least cost: by default fewest bytes.
+
+    No list of the same moves costs less while the search ends by itself, as it does on all but large meshes.  After
+    `search.EXPANSIONS` layouts, and where shards are uneven, they are the best that were found.
 
     Mesh axes that neither sharding uses can make collectives smaller (slice over one first, gather over it last);
     with ``idle=False`` they are left alone, as lowering does: what one means by an all_reduce is then one.
@@ -137,7 +140,7 @@ def nearest(
 def reshard_bytes(
     source: ShardingSpec, target: ShardingSpec, shape: Sequence[int], item_bytes: int = 4, idle: bool = True
 ) -> int:
-    """Bytes that one device sends in the cheapest reshard."""
+    """Bytes that one device sends in the steps of `reshard`."""
     return sum(step.bytes for step in reshard(source, target, shape, item_bytes, idle=idle))
 
 

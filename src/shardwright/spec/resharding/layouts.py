@@ -320,7 +320,7 @@ class Space:
         end = at + 1
         while end < len(atoms) and (atoms[end - 1], atoms[end]) in self.joins:
             end += 1
-        return self.divides(d, atoms[:end])
+        return self.divides(d, atoms[:end]) or self._joined_alike(d, atoms[:at], atoms[at:end])
 
     def can_append(self, d: int, atoms: Atoms, more: Atoms) -> bool:
         if not atoms or (atoms[-1], more[0]) not in self.joins:
@@ -328,7 +328,15 @@ class Space:
         end = 1
         while end < len(more) and (more[end - 1], more[end]) in self.joins:
             end += 1
-        return self.divides(d, atoms + more[:end])
+        return self.divides(d, atoms + more[:end]) or self._joined_alike(d, atoms, more[:end])
+
+    def _joined_alike(self, d: int, atoms: Atoms, more: Atoms) -> bool:
+        """Whether parts of one axis cut a dim, one after the other, into the pieces that they cut it into together."""
+        apart, joined = (
+            tuple([axis.size for axis in axes])
+            for axes in ((*self.axes(atoms), *self.axes(more)), self.axes(atoms + more))
+        )
+        return all_chunks(self.shape[d], apart) == all_chunks(self.shape[d], joined)
 
     def padded(self, elements: int, d: int, atoms: Atoms, more: Atoms) -> int:
         """Elements put in when dim d is padded so that ``more`` divides it."""

@@ -8,7 +8,7 @@ devices that the atoms tell apart: no size is below N / D.
 *What is pending and not so at the goal must be combined.*  With q devices along it, and k along what may stay
 pending, no size is below N k q / D: those devices do not cut the tensor.  So combining costs at least the
 telescope N k / D (q - 1), in reduce_scatters and all_reduces.  What the last one leaves must grow to the goal's
-size g, and leaving more only makes that last one dearer: all in all at least g + N k / D (q - 2).
+size g, and leaving more only makes that last one more expensive: all in all at least g + N k / D (q - 2).
 
 Whatever is pending, all_gathers, all_to_alls and permutes have to do the following, besides:
 

@@ -15,7 +15,7 @@ from ..axes import AxisRef, axes_size, merge_axes
 from ..collective import collective_bytes
 from ..mesh import DeviceMesh
 from ..sharding import DimSpec, Shape, ShardingSpec
-from .layouts import SMALL, Atoms, Dims, Layout, Move, Pending, Priced, Recipe, Space, expresses, make_atoms
+from .layouts import SMALL, Atoms, Dims, Layout, Move, Pending, Priced, Recipe, Space, expresses, make_atoms, primes
 from .lower_bound import bound_to
 from .moves import name_move, offers, slices, to_partials, write_out
 from .permute import between_spaces, finish, forget_recipes, named_moves
@@ -23,6 +23,8 @@ from .steps import CostFn, Step, bytes_cost
 
 EXPANSIONS = 1000
 """After this many layouts the search takes the best way it has found."""
+FINEST = 8
+"""Up to so many prime parts of axes uneven shards are searched a second time, with all of them."""
 
 _spaces: dict[tuple[DeviceMesh, tuple[object, ...], Shape, int, CostFn], Space] = {}
 _atoms: dict[tuple[DeviceMesh, frozenset[AxisRef], bool], tuple[AxisRef, ...]] = {}
@@ -83,8 +85,39 @@ def find_steps(
     ends = (space.layout(source), space.layout(target))
     moves = space.answers.get(ends)
     if moves is None:
-        moves = space.answers[ends] = _search(space, *ends)
+        moves = space.answers[ends] = _searched(space, source, target, idle)
     return _as_steps(moves, source, target, scale * space.item_bytes)
+
+
+def _searched(space: Space, source: ShardingSpec, target: ShardingSpec, idle: bool) -> list[Move]:
+    """Moves at least cost; where shards are uneven also with axes cut finer than either sharding cuts them.
+
+    Even shards go by counts, for which `permute` cuts axes as it needs; uneven ones have to be the same pieces.
+    """
+    start, goal = space.layout(source), space.layout(target)
+    moves = _search(space, start, goal)
+    if all(space.facts(layout).counts is not None for layout in (start, goal)):
+        return moves
+    finer = [part for atom in space.atoms for part in _primes_of(atom)]
+    if not len(space.atoms) < len(finer) <= FINEST or _price(space, moves) <= bound_to(space, goal)(start)[0]:
+        return moves
+    used = (*source.used_axes, *target.used_axes, *finer)
+    other, _ = space_for(space.mesh, used, space.shape, space.item_bytes, space.cost, idle)
+    finest = _search(other, other.layout(source), other.layout(target))
+    return finest if _price(space, finest) < _price(space, moves) else moves
+
+
+def _primes_of(atom: AxisRef) -> list[AxisRef]:
+    parts, pre = [], atom.pre
+    for prime in primes(atom.size):
+        parts.append(AxisRef(atom.name, pre, prime, atom.full))
+        pre *= prime
+    return parts or [atom]
+
+
+def _price(space: Space, moves: Iterable[Move]) -> int:
+    priced = [move for move in moves if move.kind not in ("slice", "to_partial")]
+    return sum([space.cost(move.kind, move.axes, move.elements * space.item_bytes) for move in priced])
 
 
 def _find_torn(
@@ -150,7 +183,7 @@ def _without(spec: ShardingSpec, names: Collection[str]) -> ShardingSpec:
 
 
 def _search(space: Space, start: Layout, goal: Layout) -> list[Move]:
-    """The cheapest moves from one layout to another."""
+    """The cheapest moves from one layout to another, or the best after `EXPANSIONS` layouts."""
     bound = bound_to(space, goal)
     limit, plain = plain_way(space, start, goal)
     least, left = bound(start)

@@ -235,14 +235,14 @@ def steps_to(
 
 def one_step(source: ShardingSpec, target: ShardingSpec, shape: Sequence[int], item_bytes: int) -> Step | None:
     """The single step between two even shardings; None if there is none, or shards are uneven."""
+    if any(size % dim.shards for spec in (source, target) for size, dim in zip(shape, spec.dims)):
+        return None
     bytes = prod(shape) * item_bytes
     try:
         about = Atomised(source.mesh, (source, target))
     except ValueError:
         return None
     (dims, pending), (made, rest) = here, there = about.layout(source), about.layout(target)
-    if any(size % dim.shards for spec in (source, target) for size, dim in zip(shape, spec.dims)):
-        return None
     named = _name(about, dims, pending, made, rest)
     if named is None:
         return None

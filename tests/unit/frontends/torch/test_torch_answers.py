@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch")
 
 import shardwright.torch as swt  # noqa: E402
 import torch_zoo as zoo  # noqa: E402
-from shardwright.frontends.torch.answers import Answers  # noqa: E402
 from shardwright.frontends.torch.private import FakeTensor, FakeTensorMode  # noqa: E402
+from shardwright.frontends.torch.recording.answers import Answers  # noqa: E402
 from shardwright.frontends.torch.signatures import signature  # noqa: E402
 
 

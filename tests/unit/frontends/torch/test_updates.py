@@ -9,8 +9,8 @@ import torch
 
 import shardwright as sw
 from shardwright.frontends.torch import capture_step, run_graph, torch_dtype
-from shardwright.frontends.torch.recognising import fuse_updates, recognised
-from shardwright.frontends.torch.updates import ADAM, SGD, STATE
+from shardwright.frontends.torch.steps.recognising import fuse_updates, recognised
+from shardwright.frontends.torch.steps.updates import ADAM, SGD, STATE
 from shardwright.proof.same import check_same
 
 

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from ....errors import TraceError
-from ..dispatch import Interrupted
+from ..recording.dispatch import Interrupted
 
 FORWARD = "aten._scaled_dot_product_flash_attention_for_cpu"
 BACKWARD = "aten._scaled_dot_product_flash_attention_for_cpu_backward"

@@ -15,7 +15,7 @@ from typing import Any
 from ....errors import TraceError
 from ....ir.graph import SourceLine, TensorType
 from ..dtypes import dtype_name
-from ..recorder import Recorder
+from ..recording.recorder import Recorder
 
 UNWRITTEN = "foreign.unwritten"
 Layout = tuple[int, tuple[int, ...], tuple[int, ...]]

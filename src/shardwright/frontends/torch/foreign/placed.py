@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-from ....errors import TraceError
+from ....errors import SpecError
 from ...ranks import Placed
 from ..private import unset_fake_temporarily
 
@@ -35,7 +35,7 @@ def _placed_by(shape: Sequence[int], mesh: Any, placements: Sequence[Any]) -> Pl
         if dim is None:
             continue
         if not -len(shape) <= dim < len(shape):
-            raise TraceError(
+            raise SpecError(
                 f"placements= has {placement} for a tensor of {len(shape)} dims",
                 help="name the tensors that are cut; a pattern such as '*' stands for outputs, too",
             )
@@ -133,7 +133,7 @@ def parse(given: Any) -> tuple[Any, ...]:
     found = tuple(given) if isinstance(given, list | tuple) else (given,)
     for placement in found:
         if not isinstance(placement, Shard | Replicate | Partial):
-            raise TraceError(
+            raise SpecError(
                 f"placements= has {placement!r} where a placement of torch.distributed.tensor is meant",
                 help="give Shard(dim), Replicate() or Partial(), or a tuple with one for each axis of the mesh",
             )

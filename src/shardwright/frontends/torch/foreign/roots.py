@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..state import find_roots, outermost, surroundings
+from ..recording.state import find_roots, outermost, surroundings
 
 
 def roots_of(program: Any, arguments: Sequence[Any], keywords: dict[str, Any]) -> list[tuple[str, Any]]:

@@ -8,12 +8,11 @@ remember by the qualified names of parameters.
 from __future__ import annotations
 
 import inspect
-import logging
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from traceback import walk_tb
@@ -24,7 +23,7 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ....errors import ShardwrightError, TraceError
+from ....errors import PACKAGE, ShardwrightError, SpecError, TraceError
 from ...ranks import (
     ARGUMENT,
     BUFFER,
@@ -41,11 +40,11 @@ from ...ranks import (
     Traced,
     whole,
 )
-from ..answers import Answers
-from ..dispatch import Interrupted
-from ..private import FakeTensor, FakeTensorMode, tree_flatten, tree_unflatten, unset_fake_temporarily
-from ..source import Scopes, following, place_of
-from ..state import named_arguments
+from ..private import FakeTensor, FakeTensorMode, quiet, tree_flatten, tree_unflatten, unset_fake_temporarily
+from ..recording.answers import Answers
+from ..recording.dispatch import Interrupted
+from ..recording.source import Scopes, following, place_of
+from ..recording.state import named_arguments
 from .attention import fused_attention
 from .exchange import Exchanges
 from .factors import factors_of_sums
@@ -55,8 +54,11 @@ from .roots import roots_of
 from .tracing import RankMode
 from .world import World
 
-_OURS = Path(__file__).parents[3]
 _WRAPPERS = re.compile(r"(^|\.)(module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)(?=\.)")
+
+
+MOST_RANKS = 1024
+"""Threads of one process; more of them cannot be started on many machines."""
 
 
 def plain_name(name: str) -> str:
@@ -93,6 +95,8 @@ class Job:
     cotangent: Callable[[int, Any], Any] | None = None
     prepare: Callable[[dict[str, Any]], None] | None = None
     """Told the parameters before anything is run."""
+    modules: list[Any] = field(default_factory=list)
+    """Made by the ranks so far."""
     single: bool = False
     """Whether this is the program that the other one should be equal to."""
 
@@ -110,11 +114,16 @@ def argument_names(program: Any, arguments: Sequence[Any], keywords: Mapping[str
 
 def run_ranks(size: int, job: Job) -> list[Traced]:
     """What every rank does."""
+    if size > MOST_RANKS:
+        raise SpecError(
+            f"a mesh of {size} devices, and every rank runs in a thread of this process",
+            help=f"prove it on a smaller mesh of the same axes; at most {MOST_RANKS} devices",
+        )
     world = World(size)
     exchanges = Exchanges(world)
     scopes_here = lambda: getattr(_here, "scopes", None)  # noqa: E731
     with (
-        following(scopes_here), fused_attention(), factors_of_sums(), sdpa_kernel([SDPBackend.MATH]), _quiet(),
+        following(scopes_here), fused_attention(), factors_of_sums(), sdpa_kernel([SDPBackend.MATH]), quiet(),
         cuda_guard_kept(),
     ):  # fmt: skip
         without_numbers = _WithoutNumbers()
@@ -144,23 +153,28 @@ def is_numberless(program: Any) -> bool:
 
 def made_on(parallel: Callable[..., Any], mesh: Any) -> Any:
     """The module or step that a function makes of a mesh; it need not take one."""
+    given: tuple[Any, ...] = (mesh,)
     try:
-        takes = len(inspect.signature(parallel).parameters) > 0
-    except (TypeError, ValueError):
-        takes = True
-    return parallel(mesh) if takes else parallel()
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """PyTorch prints what it also raises."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
+        signature = inspect.signature(parallel)
+    except (TypeError, ValueError):  # builtins and the like do not say
+        return parallel(mesh)
+    if not signature.parameters:
+        given = ()
+    name = getattr(parallel, "__name__", type(parallel).__name__)
     try:
-        yield
-    finally:
-        logger.setLevel(before)
+        signature.bind(*given)
+    except TypeError as error:
+        raise SpecError(
+            f"{name} is called with a mesh alone, which it does not take: {error}",
+            rows=[("signature", f"{name}{signature}")], help="write parallel=lambda mesh: ...",
+        ) from None  # fmt: skip
+    made = parallel(*given)
+    if not callable(made):
+        raise SpecError(
+            f"{name} returns {made!r}, which is no module and no step",
+            help="let it return what runs on a rank: a module, or a function of the inputs",
+        )
+    return made
 
 
 class _WithoutNumbers:
@@ -188,6 +202,7 @@ class _Rank:
         try:
             with self.mode:
                 program = self.job.make()
+            self._check_own(program)
             if is_numberless(program):
                 self.fake, self.mode.answers = self.without_numbers.fake, self.without_numbers.answers
             with self.fake or nullcontext(), self.mode:
@@ -201,14 +216,27 @@ class _Rank:
         finally:
             _here.scopes = None
 
+    def _check_own(self, program: Any) -> None:
+        """A module of one rank is none of another's: they would share parameters and gradients."""
+        if not isinstance(program, torch.nn.Module):
+            return
+        if any(program is other for other in self.job.modules):
+            raise SpecError(
+                f"parallel= gives the same {type(program).__name__} to several ranks",
+                help="make one for each: lambda mesh: parallelize(copy.deepcopy(model), mesh), or Model()",
+            )
+        self.job.modules.append(program)
+
     def _failed(self, error: Exception) -> Exception:
         """An error of the program's own, or of PyTorch on its behalf; one of ours stays what it is."""
         frames = list(walk_tb(error.__traceback__))
-        if frames and Path(frames[-1][0].f_code.co_filename).is_relative_to(_OURS):
+        if frames and Path(frames[-1][0].f_code.co_filename).is_relative_to(PACKAGE):
             return error
         users = [f"{place[0]}:{line}" for frame, line in frames if (place := place_of(frame)) is not None]
-        whose = "the single program" if self.job.single else f"the parallel program, on rank {self.mode.rank},"
-        return TraceError(f"{whose} fails: {type(error).__name__}: {error}", rows=[("at", users[-1])] if users else ())
+        fact, rows = f"fails: {type(error).__name__}: {error}", [("at", users[-1])] if users else []
+        if self.job.single:
+            return SpecError(f"the single program {fact}", rows=rows, help="like=, inputs= and loss= must go together")
+        return TraceError(f"the parallel program, on rank {self.mode.rank}, {fact}", rows=rows)
 
     def _run(self, program: Any) -> Traced:
         job, mode = self.job, self.mode
@@ -315,6 +343,11 @@ class _Rank:
             return program(*arguments, **keywords)
         made = program(*arguments, **keywords)
         loss = job.loss(made) if job.loss is not None else _loss(made)
+        if job.single and loss is not None and (not isinstance(loss, torch.Tensor) or loss.dim()):
+            shape = f" of shape {list(loss.shape)}" if isinstance(loss, torch.Tensor) else ""
+            raise SpecError(
+                f"the loss is a {type(loss).__name__}{shape}, not one number", help="write loss=lambda out: ...mean()"
+            )
         if loss is not None:
             loss.backward()
             return made if job.loss is None else (made, loss)

@@ -19,9 +19,7 @@ import torch
 from ....errors import TraceError
 from ....ir.graph import Operand, SourceLine, TensorType
 from ...ranks import COMMUNICATION
-from ..answers import Answers
 from ..compute import prepare
-from ..dispatch import Interrupted
 from ..dtypes import dtype_name, tensor_type
 from ..private import (
     FakeTensor,
@@ -31,10 +29,12 @@ from ..private import (
     next_sequence_number,
     unset_fake_temporarily,
 )
-from ..recorder import Recorded, Recorder
+from ..recording.answers import Answers
+from ..recording.dispatch import Interrupted
+from ..recording.recorder import Recorded, Recorder
+from ..recording.sizes import WHOLE_SHAPE
+from ..recording.source import Scopes, place_of
 from ..signatures import Signature, functional_form, signature, tensors_in
-from ..sizes import WHOLE_SHAPE
-from ..source import Scopes, place_of
 from .attention import FUSED as ATTENTION
 from .attention import fused, returned
 from .collectives import CALLS, NAMESPACES, group_of

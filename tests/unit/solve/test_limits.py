@@ -1,0 +1,77 @@
+"""Work that is bounded: strategies on meshes of many axes, and the limit of time."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import numpy as np
+import pytest
+
+import shardwright as sw
+from shardwright import DeviceMesh, ShapeDtype
+from shardwright.cost import H100
+from shardwright.optimize import batches
+from shardwright.optimize.compact import OutOfTime, compact
+from shardwright.solve import strategies
+from shardwright.solve.recipes import RECIPES
+from shardwright.solve.strategies import Space
+from small_graphs import random_graph
+
+ARGS = ShapeDtype((4096, 1024), np.float32), ShapeDtype((1024, 1024), np.float32)
+SIX = "a=2, b=2, c=2, d=2, e=2, f=2"
+
+
+def fn(x, w):
+    return np.tanh(x @ w) @ w
+
+
+def test_six_axes_make_few_strategies() -> None:
+    """A tuple for every choice of six axes would be thousands of strategies, and tables of gigabytes."""
+    plan = sw.plan(fn, *ARGS, mesh=SIX)
+    assert any("were split the same way" in note for note in plan.data.program.notes)
+    assert plan.data.lower_bound == 0, "nothing is known of plans that split these axes apart"
+    assert plan.cost.objective <= sw.plan(fn, *ARGS, mesh=SIX, recipe="dp").cost.objective
+
+
+def test_axes_are_joined_from_the_outside_and_those_that_were_named_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, mesh = random_graph(1, 4), DeviceMesh("a=2, b=2, c=2")
+    alone = Space(graph, mesh, H100.on(mesh))
+    assert [len(group) for group in alone.groups] == [1, 1, 1]
+    assert alone.joined == ()
+    most = max(len(alone.ways(n)) for n in range(len(graph.nodes)))
+    monkeypatch.setattr(strategies, "MOST", most - 1)
+    joined = Space(graph, mesh, H100.on(mesh))
+    assert next(" ".join(axis.name for axis in group) for group in joined.groups) == "a b"
+    named = Space(graph, mesh, H100.on(mesh), apart=frozenset("a"))
+    assert [" ".join(axis.name for axis in group) for group in named.groups][-1].endswith("b c")
+    for n in range(len(graph.nodes)):
+        for way in joined.ways(n):
+            for spec in (*way.operands, *way.results):
+                assert len({dim for dim, of in enumerate(spec.dims) for axis in of.axes if axis.name in "ab"}) < 2
+
+
+def test_time_that_is_up_is_noticed_while_choices_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that goes on at every look: then a recipe is taken, and the plan says that it was cut short."""
+    ticks = count()
+    for module in ("optimize.compact", "solve.planner", "solve.scheduled", "solve.exact"):
+        monkeypatch.setattr(f"shardwright.{module}.monotonic", lambda: next(ticks) / 10)
+    plan = sw.plan(fn, *ARGS, mesh="x=4, y=2", time_limit=0.5)
+    assert plan.data.timed_out
+    assert plan.solver in RECIPES
+    assert any("time was up after 0.5 s" in note for note in plan.data.program.notes)
+    assert next(ticks) < 100, "what was left to do went on long after"
+
+
+def test_compaction_stops() -> None:
+    cost = np.arange(3)
+    with pytest.raises(OutOfTime):
+        compact([cost, cost], [(0, 1, np.ones((3, 3), np.int64))], until=0.0)
+
+
+def test_large_tables_are_looked_at_in_parts_and_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    table, rest = rng.random((7, 9)), np.repeat(rng.random((3, 9)), [1, 4, 2], axis=0)
+    whole = batches._passed_on(table, rest)
+    monkeypatch.setattr(batches, "BLOCK", 8)
+    assert np.array_equal(batches._passed_on(table, rest), whole)
+    assert np.array_equal(whole, (table[None] + rest[:, None]).min(2))
