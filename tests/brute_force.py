@@ -152,7 +152,8 @@ def _drawn_like(name: str, like: torch.Tensor, shape: Sequence[int], rng: random
         low, high = (int(like.min()), int(like.max())) if like.numel() else (0, 0)
         if not (beside or name in POSITIONS):
             low, high = rng.choice(((-4, 5), (0, 9), (low, high)))
-        return torch.randint(low, high + 1, tuple(shape), generator=made).to(like.dtype)
+        whole = torch.randint(low, high + 1, tuple(shape), generator=made).to(like.dtype)
+        return whole.sort(-1).values if name == "boundaries" and whole.ndim else whole
     style = rng.randrange(6)
     numbers = torch.randn(tuple(shape), generator=made, dtype=torch.float64)
     if style == 1:
