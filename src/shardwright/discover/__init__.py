@@ -9,8 +9,10 @@ know PyTorch.
 |---|---|
 | `placement`, `operator`, `table`, `statement` | R, S(dim), P(kind); operators and calls; findings of a call; rules |
 | `inputs/`, `widen` | inputs on which false rules fail; more calls from given ones |
-| `named`, `fresh` | what an operator's code and documentation name; fresh calls, drawn around it |
+| `named` | what an operator's code and documentation name |
+| `fresh`, `fresh_numbers` | fresh calls, drawn around it; and the numbers in their tensors |
 | `encode`, `judge`, `oracle` | a tensor cut over devices and put together again; is it the wanted one; the oracle |
+| `special_arguments` | tensors that are written to; the argument that tells the result's shape |
 | `confirm` | its findings again on two mesh axes and in float32 |
 | `cases`, `conditions`, `templates` | the words of a statement: for dims, for conditions; rules without conditions |
 | `search`, `attack`, `synthesize` | the smallest rules; fresh calls that refute them; both in turn, until none does |

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .cases import Situation
-from .encode import ENCODINGS, MANY_ROUNDINGS
+from .encode import ENCODINGS, MANY_ROUNDINGS, assemble, same
 from .fresh import Drawer
 from .operator import Operator, Sample
 from .oracle import Oracle
@@ -31,9 +31,9 @@ class Strength:
 
     calls: int = 32
     """Calls drawn near any call at hand."""
-    seeds: int = 4
-    """Calls around which everything is changed once."""
-    around: int = 80
+    seeds: int = 6
+    """Calls around which everything is changed once: of those at hand, and of those on which each rule holds."""
+    around: int = 160
     """Such changes of one call."""
     per_rule: int = 16
     """Calls inside the region of each rule, drawn near calls on which it holds."""
@@ -43,12 +43,12 @@ class Strength:
     """Narrowings before what still fails is dropped."""
     rows: int = 1500
     """Rows tried on calls that were drawn after the last narrowing."""
-    most: int = 2500
+    most: int = 4000
     """Calls drawn in all."""
 
 
 FULL = Strength()
-LIGHT = Strength(calls=16, seeds=2, around=40, per_rule=8, tries=3, rounds=16, rows=400, most=900)
+LIGHT = Strength(calls=16, seeds=3, around=90, per_rule=8, tries=3, rounds=16, rows=400, most=1800)
 SWIFT = Strength(calls=8, seeds=1, around=24, per_rule=4, tries=2, rounds=8, rows=60, most=160)
 """For all operators in one go."""
 
@@ -74,23 +74,41 @@ class Target:
         """Whether a row holds here, tried on a few meshes; None where this call cannot tell."""
         answers = self.table.answers
         assert answers is not None
+        if any(p.kind == "S" and p.dim >= want.ndim for p, want in zip(outputs, self.oracle.truth)):
+            answers[inputs, outputs] = False
         if (inputs, outputs) not in answers:
-            answers[inputs, outputs] = self._tried(inputs, outputs) if self._can_tell(inputs, outputs) else None
+            judge = self._tried if self.finite else self._contradicted
+            answers[inputs, outputs] = judge(inputs, outputs) if self._can_tell(inputs, outputs) else None
         return answers[inputs, outputs]
 
     def _can_tell(self, inputs: Inputs, outputs: tuple[Placement, ...]) -> bool:
         oracle = self.oracle
         if any(p not in choices for p, choices in zip(inputs, oracle.choices)):
             return False  # an index that would be pending, an average of whole numbers
-        if any(p.kind == "P" and p.reduce not in kinds for p, kinds in zip(outputs, self.table.kinds)):
-            return False
-        # Kernels overflow to one infinity or NaN or another, as they are vectorised; `check` tries such numbers.
-        return self.finite
+        return not any(p.kind == "P" and p.reduce not in kinds for p, kinds in zip(outputs, self.table.kinds))
+
+    def _contradicted(self, inputs: Inputs, outputs: tuple[Placement, ...]) -> bool | None:
+        """False where finite numbers differ.  No more can be told of others: kernels overflow to one infinity or NaN
+        or another, as they are vectorised, and a part of an infinite sum has no finite rest."""
+        oracle = self.oracle
+        world = oracle.even_world(inputs)
+        if any(p.kind == "P" for p in (*inputs, *outputs)):
+            return None
+        if any(oracle.grade(inputs, world, i, p) != "even" for i, p in enumerate(outputs)):
+            return None
+        for sized, results in oracle.outcomes(inputs, world, ENCODINGS[0]):
+            if sized is not None or len(results) != len(outputs):
+                return None
+            for parts, want, placement in zip(results, oracle.truth, outputs):
+                whole = assemble(parts, placement)
+                if whole is not None and whole.shape == want.shape and whole.dtype.kind in "fc":
+                    told = np.isfinite(whole) & np.isfinite(want)
+                    if not same(np.where(told, whole, 0), np.where(told, want, 0)):
+                        return False
+        return None
 
     def _tried(self, inputs: Inputs, outputs: tuple[Placement, ...]) -> bool | None:
         table = self.table
-        if any(p.kind == "S" and p.dim >= want.ndim for p, want in zip(outputs, self.oracle.truth)):
-            return False
         for world, encoding in self._trials(inputs, outputs):
             table.errors.pop(inputs, None)  # type: ignore[attr-defined]
             held = self.oracle.bears_out(inputs, outputs, world, encoding)
@@ -115,13 +133,13 @@ class Target:
         for index, placement in enumerate(outputs):
             key = (inputs, index, placement)
             limit = table.grades.setdefault(key, "empty")
-            # It fails on uneven shards, and no even ones could be cut; or what holds says nothing.
-            uncut = limit == "even" and "even" not in table.seen.get(key, ())
+            # It fails on worse shards, and no better ones could be cut; or what holds says nothing.
+            uncut = not table.seen.get(key, set()) & set(GRADES[: GRADES.index(limit) + 1])
             unknown = unknown or uncut or bool(self.oracle.says_nothing(inputs, index, placement, [self.oracle]))
         return None if unknown else True
 
     def _trials(self, inputs: Inputs, outputs: tuple[Placement, ...]) -> Iterator[tuple[int, str]]:
-        """On even shards, on uneven and on empty ones, as far as there are devices to cut so."""
+        """On even shards of two sizes, on uneven and on empty ones, as far as there are devices to cut so."""
         oracle = self.oracle
         even = oracle.even_world(inputs)
         yield even, ENCODINGS[0]
@@ -130,8 +148,8 @@ class Target:
         if not any(p.kind == "S" for p in (*inputs, *outputs)):
             yield int(self.rng.choice([world for world in WORLDS if world != even])), ENCODINGS[0]
             return
-        tried = {"even"}
-        for world in self.rng.permutation(WORLDS):
+        tried: set[str] = set()
+        for world in self.rng.permutation([world for world in WORLDS if world != even]):
             grades = {oracle.grade(inputs, int(world), i, p) for i, p in enumerate(outputs)}
             grade = max(grades, key=GRADES.index)
             if grade not in tried:
@@ -151,14 +169,15 @@ class Pool:
     """A table of such a call: its number of tensors and of results."""
     most: int = 1 << 30
     targets: list[Target] = field(default_factory=list)
-    names: tuple[str, ...] = ()
+    _surrounded: set[object] = field(default_factory=set)
 
-    def __post_init__(self) -> None:
-        self.names = self.like.sample.tensor_names(self.operator)
-
-    def surround(self, sample: Sample, most: int, sizes_first: bool = False) -> None:
-        """Calls that differ from this one in a single thing."""
-        for fresh in itertools.islice(self.drawer.around(sample, sizes_first), most):
+    def surround(self, sample: Sample, most: int) -> None:
+        """Calls that differ from this one in a single thing; once for calls that are alike but for their numbers."""
+        key = sample.key(self.operator)
+        if key in self._surrounded:
+            return
+        self._surrounded.add(key)
+        for fresh in itertools.islice(self.drawer.around(sample), most):
             self.add(fresh)
 
     def draw(self, sample: Sample) -> Target | None:
@@ -179,7 +198,7 @@ class Pool:
         table = oracle.table
         if table.refused or len(table.outputs) != len(self.like.outputs):
             return None
-        if sample.tensor_names(self.operator) != self.names:
+        if len(sample.tensors) != len(self.like.sample.tensors):
             return None
         table.answers = {}
         situation = Situation.of(self.operator, table, self.dim_names, self.inserts)

@@ -11,6 +11,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from .operator import Operator
@@ -18,6 +19,9 @@ from .statement import FRAME, Expr
 from .table import Table
 
 Dims = tuple[int, ...]
+
+FEWEST = 4
+"""Elements that a tensor must have to tell something."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,11 @@ class Situation:
 
     def rank_of(self, reference: int) -> int:
         return max(self.rank) if reference == FRAME else self.rank[reference]
+
+    @property
+    def tiny(self) -> bool:
+        """Whether a tensor has so few elements that too much holds; a single number is none."""
+        return any(shape and prod(shape) < FEWEST for shape in self.shape)
 
     @property
     def degenerate(self) -> bool:

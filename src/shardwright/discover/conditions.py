@@ -182,6 +182,10 @@ def value_atoms(
         seen = list({repr(s.values.get(name)): s.values.get(name) for s in situations}.values())
         if len(seen) < 2:
             continue
+        if any(dtype_named(v) for v in seen):
+            yield from _asked_dtypes(
+                name, [kind for v in seen if (kind := dtype_named(v))], any(v is None for v in seen)
+            )
         if any(isinstance(v, (list, tuple)) for v in seen):
             yield from (_all_items(name, value) for value in (0, 1))
             yield _one_for_each_dim(name)
@@ -337,6 +341,49 @@ def dtype_atoms(situations: Sequence[Situation], named: Collection[str] = ()) ->
             yield _this_dtype(tensor, dtype, False)
 
 
+def dtype_named(value: Any) -> str:
+    """The dtype that an argument asks for; empty if it is none."""
+    name = str(value).removeprefix("torch.") if type(value).__name__ == "dtype" else ""
+    return name if any(name in names for names in KINDS_OF_DTYPE.values()) else ""
+
+
+def _asked_dtypes(name: str, seen: Sequence[str], optional: bool) -> Iterator[Atom]:
+    """Conditions on an argument that asks for a dtype: which kind of numbers, and whether it keeps those of input 0."""
+    uses = frozenset((name,))
+    for kind, names in KINDS_OF_DTYPE.items():
+        if set(seen) & set(names):
+            expr = Expr(f"{name} is {kind}", f"str({name}) in {_torch_names(names)}", uses)
+            yield Atom(expr, lambda s, d, names=names: dtype_named(s.values.get(name)) in names, 3, WHY_DTYPE)  # type: ignore[misc]
+    order = list(KINDS_OF_DTYPE)
+
+    def keeps(s: Situation, d: int) -> bool:
+        asked = dtype_named(s.values.get(name))
+        return s.values.get(name) is None or (asked != "" and _kind_of(s.dtype[0]) <= _kind_of(asked))
+
+    def _kind_of(dtype: str) -> int:
+        return next((place for place, kind in enumerate(order) if dtype in KINDS_OF_DTYPE[kind]), len(order))
+
+    cases = []
+    for place, kind in enumerate(order):
+        below = [n for lower in order[: place + 1] for n in KINDS_OF_DTYPE[lower]]
+        asked = _torch_names(KINDS_OF_DTYPE[kind])
+        cases.append(f"str({name}) in {asked} and dtypes[0] in {_names(below)}")
+    code = " or ".join([*([f"{name} is None"] if optional else []), *cases])
+    text = f"{name} keeps the numbers of input 0"
+    yield Atom(Expr(text, f"({code})", uses), keeps, 2, WHY_DTYPE)
+
+
+WHY_DTYPE = "numbers of this kind are computed so"
+
+
+def _names(dtypes: Sequence[str]) -> str:
+    return "(" + ", ".join(f'"{dtype}"' for dtype in dtypes) + ",)"
+
+
+def _torch_names(dtypes: Sequence[str]) -> str:
+    return _names([f"torch.{dtype}" for dtype in dtypes])
+
+
 _SAID = {
     ("whole", "floating"): "real numbers",
     ("bool", "whole"): "whole numbers or bool",
@@ -361,6 +408,10 @@ def _this_dtype(tensor: int, dtype: str, sense: bool) -> Atom:
     return Atom(expr, lambda s, d: (s.dtype[tensor] == dtype) is sense, 4, why)
 
 
+RANK_COST = 5
+"""Of a condition on a rank: more than any other's."""
+
+
 def rank_atoms(situations: Sequence[Situation]) -> Iterator[Atom]:
     """Conditions on ranks: last resort, for they explain little."""
     for tensor in range(min(len(s.rank) for s in situations)):
@@ -375,4 +426,4 @@ def rank_atoms(situations: Sequence[Situation]) -> Iterator[Atom]:
 
 def _rank(tensor: int, rank: int, word: str, test: Callable[[int, int], bool]) -> Atom:
     expr = Expr(f"ndim of input {tensor} {word} {rank}", f"rank[{tensor}] {word} {rank}")
-    return Atom(expr, lambda s, d: test(s.rank[tensor], rank), 5, "the rank chooses the computation")
+    return Atom(expr, lambda s, d: test(s.rank[tensor], rank), RANK_COST, "the rank chooses the computation")

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,15 +39,18 @@ class Confirmed:
     """The rows that failed, alone or with another."""
 
 
-def confirm(operator: Operator, tables: Sequence[Table]) -> Confirmed:
-    """Try the rows of one table on two axes, and in float32."""
+def confirm(
+    operator: Operator, tables: Sequence[Table], claimed: Callable[[Table], Collection[Row]] | None = None
+) -> Confirmed:
+    """Try the rows of one table on two axes, and in float32; of those that are `claimed`, where that is known."""
     chosen = _choice(tables)
     if chosen is None:
         return Confirmed()
+    stated = claimed(chosen) if claimed is not None else None
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         oracle = Oracle(operator, chosen.sample, KINDS)
-        rows = list(_rows(chosen))
+        rows = [row for row in _rows(chosen) if stated is None or row in stated]
         pairs = list(itertools.islice(_pairs(chosen, rows), MOST_PAIRS))
         grid = {(a, b): _holds_on_grid(oracle, a, b) for a, b in pairs}
         single = _in_float32(operator, chosen.sample)
@@ -54,10 +58,22 @@ def confirm(operator: Operator, tables: Sequence[Table]) -> Confirmed:
     failures = [f"on two axes: {_text(a)} with {_text(b)}" for (a, b), held in grid.items() if held is False]
     failures += [f"in float32: {_text(row)}" for row, held in rounded.items() if held is False]
     on_grid = sum(held is not None for held in grid.values())
-    failed = {row for pair, held in grid.items() if held is False for row in pair}
-    failed |= {row for row, held in rounded.items() if held is False}
+    failed = {row for row, held in rounded.items() if held is False}
+    failed |= _blamed([pair for pair, held in grid.items() if held is False and not failed & set(pair)])
     in_float32 = sum(held is not None for held in rounded.values())
     return Confirmed(on_grid, in_float32, tuple(failures), chosen, frozenset(failed))
+
+
+def _blamed(pairs: Sequence[tuple[Row, Row]]) -> set[Row]:
+    """Rows without which no pair fails: those that fail in most pairs first."""
+    found: set[Row] = set()
+    left = list(pairs)
+    while left:
+        counts = Counter(row for pair in left for row in set(pair))
+        worst = max(counts, key=lambda row: (counts[row] + sum(pair == (row, row) for pair in left), str(row)))
+        found.add(worst)
+        left = [pair for pair in left if worst not in pair]
+    return found
 
 
 def _choice(tables: Sequence[Table]) -> Table | None:

@@ -6,19 +6,20 @@ arguments and numbers also to what the operator's own code names (`named`).  Eve
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from .cases import names_dims
-from .inputs.adversarial import BELONG_TOGETHER, conformed, domain_of
-from .inputs.registry import plain_name
+from .fresh_numbers import STYLES, Numbers, recast
 from .named import Named, choices_of, documents_of, named_by
 from .operator import Array, Operator, Sample
-from .widen import runs, with_value
+from .widen import in_turn, runs, with_value
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
 DTYPES = ("float64", "int64", "bool", "complex128", "int32", "float64", "int64")
@@ -27,11 +28,12 @@ TRIES = 6
 """Changes drawn for one fresh call before giving up on it."""
 
 NUMBERS = (0.0, 1.0, -1.0, 2.0, 0.5, -2.0, 3.0, -0.5, 0.25, 1e-3, 10.0, float("inf"))
-DEFAULT_TURNS = (0.0, 0.5, 1.0, 3.0, 6.0, 20.0)
-"""Where kernels branch, whose code cannot be read: the steps of relu6, hardtanh, hardswish, softplus."""
-
-STYLES = 10
-"""Ways to draw numbers."""
+ENLARGEMENTS = 60
+"""Sizes tried to make one call tell more."""
+MOST_TO_TELL = 400
+"""Elements of such a call at most."""
+LARGE_ENOUGH = 6
+"""Elements of a tensor that tells something."""
 
 
 class Drawer:
@@ -46,13 +48,11 @@ class Drawer:
         """More calls at hand, to start from."""
         self._words: dict[str, list[str]] = {}
         self._documents = documents_of(operator)
-        self._plain = plain_name(operator.short_name)
         self._seen = {_identity(sample) for sample in samples}
         self._types = {argument.name: argument.type for argument in operator.arguments}
-        self.turns = tuple(dict.fromkeys((*self.named.numbers, *_numbers_in(operator, samples[:8]), *DEFAULT_TURNS)))[
-            :16
-        ]
-        self._fixed = self._plain in BELONG_TOGETHER
+        self._numbers = Numbers(operator, samples, self.named, self.rng)
+        self._values = self._numbers.values
+        self._fixed = self._numbers.fixed
         """Its tensors are legal only as they came."""
 
     def near(self, sample: Sample) -> Sample | None:
@@ -84,15 +84,42 @@ class Drawer:
         self._seen.add(_identity(again))
         return again
 
-    def around(self, sample: Sample, sizes_first: bool = False) -> Iterator[Sample]:
-        """Calls that differ from this one in one thing, everything that calls usually differ in: each size alone to 1,
-        longer and shorter, and every argument to both sides of what it may turn at.  With new numbers each time."""
-        styled = (self._values(sample, style) for style in range(STYLES))
-        different = list(self._different(sample))
-        mixed = [different[int(place)] for place in self.rng.permutation(len(different))]
-        resized_ones = list(self._resized(sample)) if not self._fixed else []
-        order = [*resized_ones, *mixed] if sizes_first else [*mixed, *resized_ones]
-        for again in itertools.chain(() if sizes_first else styled, map(self._values, order)):
+    def folded(self, sample: Sample, values: Mapping[str, Any]) -> Iterator[Sample]:
+        """The call's own numbers with other arguments, in tensors of one dim less or more, in another dtype."""
+        call: Sample | None = sample
+        for name, value in values.items():
+            call = with_value(self.operator, call, name, value) if call is not None else None
+        if call is None:
+            return
+        tensors = call.tensors
+        top = max((a.ndim for a in tensors), default=0)
+        for change in _FOLDS:
+            yield from self._unseen(call, [change(a) if a.ndim == top and a.size else a for a in tensors])
+        for t, change in itertools.product(range(len(tensors)) if len(tensors) > 1 else (), _FEWER):
+            yield from self._unseen(call, [change(a) if i == t and a.size else a for i, a in enumerate(tensors)])
+        data = [role == "data" for role in call.roles]
+        for dtype in ("int64", "bool", "complex128", "float64") if not self._fixed else ():
+            with np.errstate(all="ignore"):
+                again = [recast(a, np.dtype(dtype)) if goes else a for a, goes in zip(tensors, data)]
+            yield from self._unseen(call, again)
+
+    def _unseen(self, call: Sample, tensors: Sequence[Array]) -> Iterator[Sample]:
+        sample = call.with_tensors(tuple(np.array(a, order="C") for a in tensors), "fresh")
+        if _identity(sample) not in self._seen and runs(self.operator, sample):
+            self._seen.add(_identity(sample))
+            yield sample
+
+    def around(self, sample: Sample) -> Iterator[Sample]:
+        """Calls that differ from this one in one thing, everything that calls usually differ in, by turns: numbers in
+        every style; the shape of each tensor alone; dtypes, and every argument to both sides of what it may turn at.
+        With new numbers each time."""
+        styled = iter([functools.partial(self._values, sample, int(style)) for style in self.rng.permutation(STYLES)])
+        changes = (self._reshaped(sample), self._different(sample)) if not self._fixed else (self._different(sample),)
+        listed = [list(found) for found in changes]
+        mixed = [[found[int(place)] for place in self.rng.permutation(len(found))] for found in listed]
+        sources = [styled, *([functools.partial(self._values, call) for call in found] for found in mixed)]
+        for make in in_turn([iter(source) for source in sources]):
+            again = make()
             if again is None or sum(t.size for t in again.tensors) > MOST_ELEMENTS:
                 continue
             key = _identity(again)
@@ -101,6 +128,7 @@ class Drawer:
                 yield replace(again, label="fresh")
 
     def _different(self, sample: Sample) -> Iterator[Sample]:
+        """Other arguments, other dtypes."""
         rank = max((a.ndim for a in sample.tensors), default=0)
         for name, value in sample.values(self.operator).items():
             kind = self._types.get(name, "")
@@ -108,23 +136,32 @@ class Drawer:
                 changed = with_value(self.operator, sample, name, choice)
                 if changed is not None:
                     yield changed
-        if self._fixed:
-            return
         data = [t for t, role in enumerate(sample.roles) if role == "data"]
-        for dtype in ("int64", "bool", "complex128", "float64"):
+        for dtype in ("int64", "bool", "complex128", "float64") if not self._fixed else ():
             with np.errstate(all="ignore"):
                 yield sample.with_tensors(
-                    tuple(_recast(a, np.dtype(dtype)) if t in data else a for t, a in enumerate(sample.tensors))
+                    tuple(recast(a, np.dtype(dtype)) if t in data else a for t, a in enumerate(sample.tensors))
                 )
-        for chosen in (range(len(sample.tensors)), *((t,) for t in range(len(sample.tensors) if rank else 0))):
-            for change in (_one_in_front, _two_in_front, _one_behind, _none_in_front):
-                if any(sample.tensors[t].ndim > 4 for t in chosen):
-                    continue
+
+    def _reshaped(self, sample: Sample) -> Iterator[Sample]:
+        """Other sizes, ranks and forms of one tensor, of all, and of all but one."""
+        yield from self._resized(sample)
+        count = len(sample.tensors)
+        every = range(count)
+        some = [every, *((t,) for t in every if count > 1), *([o for o in every if o != t] for t in every if count > 2)]
+        for chosen, change in itertools.product(some, _FORMS):
+            if all(sample.tensors[t].ndim <= 4 for t in chosen):
                 yield sample.with_tensors(tuple(change(a) if t in chosen else a for t, a in enumerate(sample.tensors)))
 
     def _resized(self, sample: Sample) -> Iterator[Sample]:
         """Each size of each tensor alone to 1, a little and much longer, and shorter; and to sizes that the code names,
         of a whole dim or of one of two shards."""
+        # Nothing but one size to lean on, and all sizes equal.
+        for kept in sorted({size for shape in sample.shapes for size in shape if size > 1}):
+            for rest in (1, 2, kept):
+                shapes = [[size if size in (1, kept) else rest for size in shape] for shape in sample.shapes]
+                if sum(map(math.prod, shapes)) <= MOST_ELEMENTS:
+                    yield sample.with_tensors(tuple(resized(a, tuple(s)) for a, s in zip(sample.tensors, shapes)))
         named = [other for size in self.named.sizes[:6] if size > 2 for other in (size, 2 * size)]
         for tensor, shape in enumerate(sample.shapes):
             for dim, size in enumerate(shape):
@@ -132,9 +169,10 @@ class Drawer:
                     if new > 0 and new != size:
                         shapes = [list(s) for s in sample.shapes]
                         shapes[tensor][dim] = new
-                        yield sample.with_tensors(
+                        found = sample.with_tensors(
                             tuple(resized(a, tuple(s)) for a, s in zip(sample.tensors, shapes, strict=True))
                         )
+                        yield self._sizes_in_arguments(found, size, new)
 
     def _turns_of(self, sample: Sample, name: str, value: Any, kind: str, rank: int) -> list[Any]:
         """Of the choices of an argument those that a rule is likeliest to fail at."""
@@ -160,14 +198,60 @@ class Drawer:
         return found
 
     def rich(self, samples: Sequence[Sample], most: int) -> list[Sample]:
-        """Fresh calls whose tensors are large enough to tell something of every row."""
+        """Calls at hand with larger tensors whose dims differ in size: such calls tell something of every row, and
+        what holds on them does not hold because two sizes are equal.  Of different tensors and arguments first."""
         found: list[Sample] = []
-        for number in range(6 * most):
-            fresh = self.near(samples[number % len(samples)])
-            tells = fresh is not None and all(a.size >= 6 and min(a.shape) > 1 for a in fresh.tensors if a.ndim)
-            if fresh is not None and tells and max(a.size for a in fresh.tensors) < 300 and len(found) < most:
-                found.append(fresh)
+        calls = [*samples, *(call for sample in samples for call in self._chosen(sample))] if not self._fixed else []
+        waiting = [(sample, self._features(sample)) for sample in calls]
+        seen: set[object] = set()
+        for _ in range(3 * most):
+            if not waiting or len(found) >= most:
+                break
+            place = max(range(len(waiting)), key=lambda i: (len(waiting[i][1] - seen), -i))
+            sample, features = waiting.pop(place)
+            if not features - seen:
+                break
+            grown = self._enlarged(sample) if self._runs(sample) else None
+            if grown is not None and _identity(grown) not in self._seen:
+                seen |= features
+                self._seen.add(_identity(grown))
+                found.append(grown)
         return found
+
+    def _chosen(self, sample: Sample) -> Iterator[Sample]:
+        """The call with other flags, other small numbers, without what may be left out."""
+        for name, value in sample.values(self.operator).items():
+            kind = self._types.get(name, "")
+            choices: list[Any] = [None] if kind.endswith("?") else []
+            if isinstance(value, bool) or kind.startswith("bool"):
+                choices += [True, False]
+            elif type(value) is int and name not in self.dims:
+                choices += [0, 1, 2]
+            elif kind.startswith("ScalarType") or name == "dtype":
+                choices += getattr(self.operator.library, "dtypes", ())
+            elif isinstance(value, float) or kind.startswith(("float", "Scalar", "number")):
+                choices += [-0.5, 0.5, 1.5, float("inf")]
+            for choice in choices:
+                changed = with_value(self.operator, sample, name, choice) if choice != value else None
+                if changed is not None:
+                    yield changed
+
+    def _features(self, sample: Sample) -> set[object]:
+        tensors = sample.tensor_names(self.operator), tuple(a.ndim for a in sample.tensors)
+        dtypes = tuple(a.dtype.kind for a in sample.tensors)
+        return {tensors, dtypes, *((n, repr(v), dtypes) for n, v in sample.values(self.operator).items())}
+
+    def _enlarged(self, sample: Sample) -> Sample | None:
+        """Sizes changed as long as that makes the call tell more; None if it cannot be made to."""
+        best, worth, steps = sample, _telling(sample), 0
+        for _ in range(ENLARGEMENTS):
+            again = self._sizes(best)
+            if again is None or sum(a.size for a in again.tensors) > MOST_TO_TELL or _telling(again) <= worth:
+                continue
+            moved = self._values(again)
+            if moved is not None and self._runs(moved):
+                best, worth, steps = moved, _telling(moved), steps + 1
+        return replace(best, label="enlarged") if steps else None
 
     def in_dtypes(self, samples: Sequence[Sample], most: int) -> list[Sample]:
         """Calls at hand in other dtypes: what their names say, and one of each kind of numbers."""
@@ -179,7 +263,7 @@ class Drawer:
             if name in held or not data or self._fixed or len(found) >= most:
                 continue
             with np.errstate(all="ignore"):
-                tensors = tuple(_recast(a, np.dtype(name)) if t in data else a for t, a in enumerate(sample.tensors))
+                tensors = tuple(recast(a, np.dtype(name)) if t in data else a for t, a in enumerate(sample.tensors))
             changed = sample.with_tensors(tensors, "in another dtype")
             if self._runs(changed):
                 held.add(name)
@@ -275,7 +359,7 @@ class Drawer:
                 return None
         return sample.with_tensors(tuple(np.array(t, order="C") for t in tensors))
 
-    # ---- dtypes and numbers --------------------------------------------------------------------------------
+    # ---- dtypes --------------------------------------------------------------------------------
 
     def _dtypes(self, sample: Sample) -> Sample | None:
         """Tensors of numbers in another dtype: all, or one."""
@@ -287,66 +371,8 @@ class Drawer:
         alone = self.rng.random() < 0.3
         chosen = {int(self.rng.choice(data))} if alone else set(data)
         with np.errstate(all="ignore"):
-            tensors = tuple(_recast(a, dtype) if t in chosen else a for t, a in enumerate(sample.tensors))
+            tensors = tuple(recast(a, dtype) if t in chosen else a for t, a in enumerate(sample.tensors))
         return sample.with_tensors(tensors)
-
-    def _values(self, sample: Sample, style: int | None = None) -> Sample | None:
-        """New numbers: normal, whole, far apart, of one sign, around what the code names; positions in their range."""
-        if self._fixed:
-            return sample
-        names = sample.tensor_names(self.operator)
-        style = int(self.rng.integers(STYLES)) if style is None else style
-        tensors: list[Any] = list(sample.tensors)
-        for t, (array, role) in enumerate(zip(sample.tensors, sample.roles)):
-            domain = domain_of(self._plain, names[t], t)
-            if "sorter" in names:
-                continue
-            if role == "index":
-                tensors[t] = self._positions(array, names[t])
-            elif role == "mask" or array.dtype.kind == "b":
-                tensors[t] = self.rng.random(array.shape) < (0.5, 0.9, 0.2)[style % 3]
-            else:
-                drawn = self._numbers(array.shape, array.dtype, style)
-                if domain == "any" and _positive(array) and self.rng.random() < 0.5:
-                    drawn = np.abs(drawn) + array.dtype.type(0 if array.dtype.kind in "iu" else 0.125)
-                tensors[t] = np.asarray(conformed(drawn, domain))
-        fitted = (np.array(a, dtype=b.dtype, order="C") for a, b in zip(tensors, sample.tensors))
-        return sample.with_tensors(tuple(fitted))
-
-    def _positions(self, array: Array, name: str) -> Array:
-        if array.size == 0 or name.partition("[")[0] in ("pivots", "LU_pivots", "offsets", "lengths", "sorter"):
-            return array
-        low, high = int(array.min()), int(array.max())
-        return np.asarray(self.rng.integers(low, high + 1, array.shape)).astype(array.dtype)
-
-    def _numbers(self, shape: tuple[int, ...], dtype: np.dtype[Any], style: int) -> Array:
-        rng = self.rng
-        if dtype.kind == "c":
-            part = np.dtype("float64")
-            return np.asarray(self._numbers(shape, part, style) + 1j * self._numbers(shape, part, style)).astype(dtype)
-        if style <= 1:
-            drawn: Array = np.asarray(rng.standard_normal(shape) * 2)
-        elif style == 2:
-            drawn = np.asarray(rng.integers(-3, 4, shape), dtype=np.float64)
-        elif style == 3:
-            drawn = np.asarray(rng.standard_normal(shape) * 2.0 ** rng.integers(-4, 9, shape))
-        elif style == 4:
-            drawn = np.asarray(np.abs(rng.standard_normal(shape)) + 0.1)
-        elif style >= 8:
-            drawn = np.asarray(rng.standard_normal(shape) * (1000.0 if style == 8 else 0.01))
-        else:
-            # Around one turn of the code or around many of them; single elements just there, or scaled to reach it.
-            turns = np.asarray([*self.turns, *(self.named.numbers or self.turns)], dtype=np.float64)
-            turns = turns[np.isfinite(turns) & (np.abs(turns) < 1e6)]
-            centre = rng.choice(turns, size=shape if style == 5 else ())
-            off = rng.choice((-1.0, -0.01, 0.0, 0.0, 0.01, 1.0), size=shape)
-            drawn = np.asarray(centre + off * (1 + np.abs(centre) * (rng.random() < 0.3)))
-            if style == 7:
-                count = max(1, int(np.prod(shape, dtype=np.int64)))
-                drawn = np.asarray(rng.uniform(0.2, 2.0, shape) * centre / (count if rng.random() < 0.5 else 1.0))
-        if dtype.kind in "iu":
-            drawn = np.clip(np.rint(drawn), 0 if dtype.kind == "u" else -(2.0**20), 2.0**20)
-        return np.asarray(drawn).astype(dtype)
 
     # ---- arguments -----------------------------------------------------------------------------------------
 
@@ -405,65 +431,50 @@ class Drawer:
         return found if value is not None else []
 
 
+def _telling(sample: Sample) -> tuple[int, int, int]:
+    """How much a call can tell: of how many tensors something, dims of more than one element, sizes that differ."""
+    large = sum(a.size >= LARGE_ENOUGH for a in sample.tensors)
+    sizes = [[size for size in a.shape if size > 1] for a in sample.tensors]
+    apart = sum(len(set(some)) for some in sizes) + len({size for some in sizes for size in some})
+    return large, sum(map(len, sizes)), apart
+
+
 def resized(array: Array, shape: tuple[int, ...]) -> Array:
     """The array's own numbers, again and again, in another shape."""
     return np.ascontiguousarray(np.resize(array, shape)) if array.size else np.zeros(shape, array.dtype)
 
 
-def _one_in_front(array: Array) -> Array:
-    return array[None]
+_FORMS: tuple[Callable[[Array], Array], ...] = (
+    lambda a: a[None],
+    lambda a: resized(a, (2, *a.shape)),
+    lambda a: resized(a, (*a.shape, 3)),
+    lambda a: a[..., None],
+    lambda a: np.array(a[0] if a.ndim and a.shape[0] else a),
+    lambda a: np.array(a[..., 0] if a.ndim and a.shape[-1] else a),
+    lambda a: a.reshape(-1),
+    lambda a: np.ascontiguousarray(a.swapaxes(-1, -2)) if a.ndim > 1 else a,
+)
+"""One more dim, one less, all in one, the last two exchanged: as many elements or not, as a kernel may ask."""
 
 
-def _two_in_front(array: Array) -> Array:
-    return resized(array, (2, *array.shape))
+_FEWER: tuple[Callable[[Array], Array], ...] = (
+    lambda a: a.reshape(-1)[0],
+    lambda a: a.reshape(-1)[-1],
+    lambda a: a[0] if a.ndim else a,
+)
+"""One element, one slice."""
 
-
-def _one_behind(array: Array) -> Array:
-    return resized(array, (*array.shape, 3))
-
-
-def _none_in_front(array: Array) -> Array:
-    return np.array(array[0] if array.ndim and array.shape[0] else array)
-
-
-def _positive(array: Array) -> bool:
-    return bool(array.dtype.kind in "fiu" and array.size > 1 and np.isfinite(array).all() and (array >= 0).all())
-
-
-def _recast(array: Array, dtype: np.dtype[Any]) -> Array:
-    if array.dtype.kind == "c" and dtype.kind != "c":
-        array = array.real
-    if dtype.kind == "b":
-        return np.asarray(array > 0)
-    if dtype.kind in "iu" and array.dtype.kind == "f":
-        array = np.clip(np.rint(np.nan_to_num(array)), 0 if dtype.kind == "u" else -1000, 1000)
-    return np.asarray(array).astype(dtype)
+_FOLDS: tuple[Callable[[Array], Array], ...] = (
+    lambda a: a,
+    lambda a: a[None],
+    lambda a: resized(a, (*a.shape, 3)),
+    lambda a: a[0] if a.ndim else a,
+    lambda a: a[..., 0] if a.ndim else a,
+    lambda a: a.reshape(-1),
+)
+"""As it is, one dim more, one less, all in one."""
 
 
 def _identity(sample: Sample) -> tuple[object, ...]:
     values = (repr(sample.args), repr(sorted(sample.kwargs.items(), key=lambda item: item[0])))
     return (*values, *((t.shape, t.dtype.str, t.tobytes()) for t in sample.tensors))
-
-
-def _numbers_in(operator: Operator, samples: Sequence[Sample]) -> list[float]:
-    """Numbers among the arguments of calls."""
-    found: dict[float, None] = {}
-    for sample in samples:
-        for name, value in sample.values(operator).items():
-            if isinstance(value, (int, float)) and not isinstance(value, bool) and not names_dims(operator, name):
-                found[float(value)] = None
-    return list(found)
-
-
-def dims_by_behaviour(operator: Operator, samples: Sequence[Sample]) -> tuple[str, ...]:
-    """Arguments that take exactly the dims of the call's largest tensor: -n to n-1, in calls of two ranks."""
-    found: dict[str, set[int]] = {}
-    for sample in samples[:12]:
-        rank = max((a.ndim for a in sample.tensors), default=0)
-        for name, value in sample.values(operator).items():
-            if rank and type(value) is int and not names_dims(operator, name) and -rank <= value < rank:
-                changed = [(v, with_value(operator, sample, name, v)) for v in range(-rank - 1, rank + 1)]
-                taken = [v for v, call in changed if call is not None and runs(operator, call)]
-                ranks = found.setdefault(name, set())
-                ranks.add(rank if taken == [*range(-rank, rank)] else 0)
-    return tuple(name for name, ranks in found.items() if 0 not in ranks and ranks)

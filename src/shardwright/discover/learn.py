@@ -18,9 +18,10 @@ from .analyse import category, factor_line, properties, varying
 from .attack import FULL, LIGHT, SWIFT, Strength
 from .cases import dim_arguments
 from .confirm import confirm
-from .fresh import Drawer, dims_by_behaviour
+from .fresh import Drawer
 from .inputs.adversarial import redraw, shuffled
 from .inputs.registry import Generator, generator_named, generators_for, standard_generators
+from .named import dims_by_behaviour
 from .operator import Argument, Array, NumpyLibrary, Operator, Sample, Slot
 from .oracle import MOST_COMBINATIONS, NO_EVEN_SHARDS, WORLDS, check
 from .statement import Statement
@@ -39,16 +40,16 @@ class Effort:
     worlds: tuple[int, ...] = WORLDS
     combinations: int = MOST_COMBINATIONS
     """Input combinations tried exhaustively for one call."""
-    rich: int = 6
-    """Fresh calls that are tried in full, too."""
+    rich: int = 24
+    """Larger calls that are tried in full, too."""
     attack: Strength | None = FULL
     """Fresh calls that rules must withstand; None for none."""
 
 
 THOROUGH = Effort()
-QUICK = Effort(samples=6, more=4, variants=2, combinations=8_000, rich=2, attack=LIGHT)
+QUICK = Effort(samples=6, more=4, variants=2, combinations=8_000, rich=12, attack=LIGHT)
 """Fewer calls."""
-SURVEY = replace(QUICK, attack=SWIFT)
+SURVEY = replace(QUICK, rich=4, attack=SWIFT)
 """For all operators at once: a survey.  What is to be relied on is studied for itself."""
 
 
@@ -116,7 +117,8 @@ def study(operator: Operator, samples: Sequence[Sample], effort: Effort = THOROU
     samples, others = samples[: effort.samples], samples[effort.samples :]
     calls = widened(operator, _telling(samples), effort.more)
     drawer = Drawer(operator, calls)
-    calls += [*drawer.swept(calls, effort.more), *drawer.in_dtypes(calls, 4), *drawer.rich(calls, effort.rich)]
+    calls += [*drawer.swept(calls, effort.more), *drawer.in_dtypes(calls, 4)]
+    calls += drawer.rich(calls, effort.rich)
     drawn = _generators(operator, effort)
     tables = [_checked(operator, call, drawn, effort) for call in calls]
     return state(operator, tables, drawn, effort, drawer, others)
@@ -145,7 +147,7 @@ def state(
     found = synthesize(operator, live, effort.attack, drawer, others)
     dims = dim_arguments(operator, live, found.inserts)
     standard = {generator.name for generator in standard_generators()}
-    again = confirm(operator, live)
+    again = confirm(operator, live, found.claimed if effort.attack is not None else None)
     if effort.attack is not None and again.table is not None:
         found = without(found, again.table, again.failed)
     return Statement(

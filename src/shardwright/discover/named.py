@@ -9,12 +9,13 @@ from __future__ import annotations
 import inspect
 import re
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .cases import names_dims
 from .operator import Operator, Sample
-from .widen import with_value
+from .widen import runs, with_value
 
 _MOST = 24
 """Constants of one kind that are used: code with more is a table, not a branch."""
@@ -33,8 +34,10 @@ class Named:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Whole numbers that a dim may have as its size."""
-        return tuple(int(n) for n in self.numbers if n == int(n) and 1 <= n <= 48) if self.numbers else ()
+        """Whole numbers that a dim may have as its size, and multiples of one just beyond another."""
+        found = [int(n) for n in self.numbers if n == int(n) and 1 <= n <= 48]
+        beyond = [a * (b // a + 1) for a in found for b in found if 1 < a < b]
+        return tuple(dict.fromkeys((*found, *beyond)))
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -153,3 +156,27 @@ def documents_of(operator: Operator) -> tuple[str, ...]:
     """The operator's own documentation."""
     own = inspect.getdoc(operator.facts.get("code", operator.call)) or ""
     return tuple(text for text in (own, *operator.facts.get("documents", ())) if text)
+
+
+def numbers_in(operator: Operator, samples: Sequence[Sample]) -> list[float]:
+    """Numbers among the arguments of calls."""
+    found: dict[float, None] = {}
+    for sample in samples:
+        for name, value in sample.values(operator).items():
+            if isinstance(value, (int, float)) and not isinstance(value, bool) and not names_dims(operator, name):
+                found[float(value)] = None
+    return list(found)
+
+
+def dims_by_behaviour(operator: Operator, samples: Sequence[Sample]) -> tuple[str, ...]:
+    """Arguments that take exactly the dims of the call's largest tensor: -n to n-1, in calls of two ranks."""
+    found: dict[str, set[int]] = {}
+    for sample in samples[:12]:
+        rank = max((a.ndim for a in sample.tensors), default=0)
+        for name, value in sample.values(operator).items():
+            if rank and type(value) is int and not names_dims(operator, name) and -rank <= value < rank:
+                changed = [(v, with_value(operator, sample, name, v)) for v in range(-rank - 1, rank + 1)]
+                taken = [v for v, call in changed if call is not None and runs(operator, call)]
+                ranks = found.setdefault(name, set())
+                ranks.add(rank if taken == [*range(-rank, rank)] else 0)
+    return tuple(name for name, ranks in found.items() if 0 not in ranks and ranks)

@@ -17,19 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from .cases import names_dims
+from .cases import FEWEST
 from .encode import ENCODINGS, assemble, chunk_sizes, kinds_for, same, shard_grade, split
 from .judge import fitting, lies, varies
 from .operator import Array, Operator, Sample, Slot, leaves, slots_in
 from .placement import KINDS, Placement, R, S, placements
+from .special_arguments import mutated_slots, shape_argument, with_argument, write_only_slots
 from .table import GRADES, Inputs, Table
 
 WORLDS = (2, 3, 4)
 MOST_COMBINATIONS = 40_000
 """Beyond this many input combinations not all are tried; `Table.restricted` then says which are."""
 
-FEWEST = 4
-"""Elements that a pending input must have: on fewer, too much holds by accident."""
 NO_EVEN_SHARDS = "failed on uneven shards, and no even ones could be cut"
 
 
@@ -85,6 +84,7 @@ def check(
         oracle = Oracle(operator, sample, kinds)
         if oracle.table.refused:
             return oracle.table
+        oracle.leave_unread()
         oracle.screen(most)
         others = [Oracle(operator, variant, kinds) for variant in variants]
         odd = [Oracle(operator, variant, kinds) for variant in special]
@@ -131,7 +131,7 @@ class Oracle:
         self.table = Table(sample, ())
         self.kinds = kinds
         self._held: dict[tuple[int, Placement, int, str], list[Any]] = {}
-        self._mutated = _mutated_slots(operator, sample)
+        self._mutated = mutated_slots(operator, sample)
         arguments = (*sample.args, *sample.kwargs.values())
         # No tensor inside a list: then filling the slots needs no search.
         self._plain = all(isinstance(a, Slot) or not any(True for _ in slots_in(a)) for a in arguments)
@@ -141,7 +141,7 @@ class Oracle:
             return
         self.table.outputs = tuple(array.shape for array in self.truth)
         self.table.kinds = tuple(kinds_for(array, "data", kinds) for array in self.truth)
-        self._sized = _shape_argument(operator, sample, self.truth[0].shape)
+        self._sized = shape_argument(operator, sample, self.truth[0].shape)
         # A single number tells something if it was made from several.
         alone = all(array.size <= 1 for array in sample.tensors)
         self.informative = [varies(array, alone) for array in self.truth]
@@ -154,7 +154,7 @@ class Oracle:
 
     def _refusal(self) -> str:
         """Why this sample cannot be judged; sets the true results on the way."""
-        self._write_only = _write_only_slots(self.operator, self.sample)
+        self._write_only = write_only_slots(self.operator, self.sample)
         if self.operator.never_judged:
             return self.operator.never_judged
         if not self.sample.tensors:
@@ -163,6 +163,7 @@ class Oracle:
             return "its inputs are empty"
         try:
             self.truth = self._call([self.operator.library.tensor(a) for a in self._given()])
+            self._litter()
             again = self._call([self.operator.library.tensor(a) for a in self._given()])
         except Exception as error:
             return f"the sample does not run: {_first_line(error)}"
@@ -173,6 +174,12 @@ class Oracle:
         if all(array.size == 0 for array in self.truth):
             return "its results are empty"
         return ""
+
+    def _litter(self) -> None:
+        """Other numbers in the memory that the next results will lie in: what is not initialised then differs."""
+        for array in self.truth:
+            if array.size and array.dtype.kind != "b":
+                del [self.operator.library.copy(self.operator.library.tensor(np.full_like(array, 113)))][0]
 
     def _given(self) -> list[Array]:
         return [
@@ -229,7 +236,7 @@ class Oracle:
         assert self._sized is not None
         name, shape = self._sized
         local = [*shape[:dim], chunk_sizes(shape[dim], world)[rank], *shape[dim + 1 :]]
-        return _with_argument(self.sample, self.operator, name, local)
+        return with_argument(self.sample, self.operator, name, local)
 
     # ---- judging -------------------------------------------------------------------------------------------
 
@@ -314,6 +321,27 @@ class Oracle:
             found = self.judge(inputs, self.even_world(inputs), ENCODINGS[0])
             if any(found):
                 self.table.valid[inputs] = tuple(map(frozenset, found))
+
+    def leave_unread(self) -> None:
+        """Of inputs whose numbers do not matter in this call no pending ones are tried."""
+        self.table.unread = frozenset(i for i in range(len(self.sample.tensors)) if self._unread(i))
+        for i in self.table.unread:
+            self.choices[i] = tuple(p for p in self.choices[i] if p.kind != "P")
+
+    def _unread(self, index: int) -> bool:
+        array = self.sample.tensors[index]
+        if self.sample.roles[index] == "index" or index in self._write_only or len(self.choices) < 2:
+            return False
+        others = [~array] if array.dtype == np.bool_ else [array + array.dtype.type(1), np.flip(array) * 2]
+        for other in others:
+            tensors = [other.astype(array.dtype) if i == index else a for i, a in enumerate(self._given())]
+            try:
+                results = self._call([self.operator.library.tensor(np.ascontiguousarray(a)) for a in tensors])
+            except Exception:  # whatever the library raises: its numbers matter
+                return False
+            if len(results) != len(self.truth) or not all(same(a, b) for a, b in zip(results, self.truth)):
+                return False
+        return True
 
     def like(self, other: Oracle) -> bool:
         """Whether this sample runs and gives results of the same shapes."""
@@ -456,41 +484,6 @@ def _few_at_a_time(choices: Sequence[tuple[Placement, ...]]) -> Iterator[Inputs]
         for placement in dict.fromkeys(p for choice in choices for p in choice[1:]):
             # Those that cannot lie so (a smaller rank, an index) are replicated.
             yield tuple(placement if placement in choice else R for choice in choices)
-
-
-def _mutated_slots(operator: Operator, sample: Sample) -> list[int]:
-    bound = sample.bound(operator)
-    return [slot.index for name in operator.mutates if isinstance(slot := bound.get(name), Slot)]
-
-
-def _write_only_slots(operator: Operator, sample: Sample) -> set[int]:
-    """Tensors given as ``out=``: they lie as the result does, and what they hold before does not matter."""
-    outs = {a.name for a in operator.arguments if a.keyword_only and a.name in operator.mutates}
-    bound = sample.bound(operator)
-    return {slot.index for name in outs if isinstance(slot := bound.get(name), Slot)}
-
-
-def _shape_argument(
-    operator: Operator, sample: Sample, shape: tuple[int, ...]
-) -> tuple[int | str, tuple[int, ...]] | None:
-    """The argument that tells the result's shape, if one does: on a device it tells the local shape."""
-    names = [argument.name for argument in operator.arguments]
-    places: list[tuple[int | str, Any]] = [*enumerate(sample.args), *sample.kwargs.items()]
-    for place, value in places:
-        name = place if isinstance(place, str) else names[place] if place < len(names) else ""
-        if not isinstance(value, (list, tuple)) or len(value) != len(shape) or names_dims(operator, name):
-            continue
-        told = all(type(item) is int and item in (-1, size) for item, size in zip(value, shape))
-        if told and any(item != -1 for item in value):
-            return place, shape
-    return None
-
-
-def _with_argument(sample: Sample, operator: Operator, name: int | str, value: list[int]) -> Sample:
-    if isinstance(name, int):
-        args = (*sample.args[:name], value, *sample.args[name + 1 :])
-        return Sample(args, sample.kwargs, sample.tensors, sample.roles, sample.label)
-    return Sample(sample.args, {**sample.kwargs, name: value}, sample.tensors, sample.roles, sample.label)
 
 
 def _first_line(error: BaseException) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from .cases import DimWord, Situation, aligned_word, dim_arguments, dim_words, list_arguments
 from .conditions import (
+    RANK_COST,
     Atom,
     dim_atoms,
     dtype_atoms,
@@ -24,7 +25,7 @@ from .conditions import (
     word_among,
     words_of,
 )
-from .operator import Operator
+from .operator import Operator, Sample
 from .placement import Placement, R
 from .statement import FRAME, Rule, ShardedOn, Term
 from .table import GRADES, Inputs, Table
@@ -45,9 +46,13 @@ EVIDENCE = 4
 _MOST_TEMPLATES_PER_ROW = 48
 _MOST_TEMPLATES = 500
 """Beyond so many, operators with lists of results, the most far-fetched are not looked at."""
-_ATOMS_IN_PAIRS = 60
-_ATOMS_IN_TRIPLES = 22
-_ATOMS_IN_FOURS = 12
+_MOST_ATOMS = 80
+_MOST_CONDITIONS = 4
+_BEAM = 40
+"""Conjunctions of two and more that are looked at with one more."""
+
+Partial = tuple[tuple[Atom, ...], int, int]
+"""Atoms, and the holding and failing cases that they let in, as bits."""
 
 
 @dataclass
@@ -60,6 +65,8 @@ class _Cases:
     weak: list[Case] = field(default_factory=list)
     """Of what even shards tell nothing, but where it fails on others."""
     ways: list[Way] | None = None
+    rest: tuple[int, list[Way]] | None = None
+    """How many cases were left to cover at last, and the conditions for these."""
 
 
 Found = tuple[Template, tuple[Atom, ...], set[Row]]
@@ -82,13 +89,12 @@ class Search:
         self.numbers, self.dtypes = numbers, dtypes
         self.lists = list_arguments(situations, names)
         self.optional = {a.name for a in operator.arguments if a.default is None or a.type.endswith("?")}
-        self.rows = {row for number, s in enumerate(situations) for row in rows_of(number, s)}
+        telling = [number for number, s in enumerate(situations) if not s.tiny] or range(len(situations))
+        self.rows = {row for number in telling for row in rows_of(number, situations[number])}
         self.todo = set(self.rows)
         self.inserts = 0
         self.evidence = EVIDENCE
         """Calls on which shards of a kind must have been seen to be claimed."""
-        self.banned: set[tuple[object, ...]] = set()
-        """Templates that were refuted too often to be narrowed once more."""
         self._all_templates: list[Template] | None = None
         self._words: dict[tuple[int, bool, int], list[DimWord]] = {}
         self._cases_of: dict[tuple[object, ...], _Cases] = {}
@@ -111,10 +117,12 @@ class Search:
 
     def _refresh(self) -> None:
         seen = self.situations
+        # Where calls differ in which optional tensors they have, ranks would stand for these.
+        mixed = len({s.table.sample.tensor_names(self.operator) for s in seen}) > 1
         self._value_atoms = [
             *value_atoms(seen, self.names, self.numbers),
             *dtype_atoms(seen, self.dtypes),
-            *rank_atoms(seen),
+            *(() if mixed else rank_atoms(seen)),
         ]
         self._vocabularies = words_of(seen, self.names)
 
@@ -197,7 +205,7 @@ class Search:
                     known.weak.append((number, d, (number, *placed)))
                 if placed is not None and holds is not None:
                     (known.held if holds else known.failed).append((number, d, (number, *placed)))
-                    known.ways = None
+                    known.ways = known.rest = None
         known.read = len(self.situations)
         return known
 
@@ -237,21 +245,25 @@ class Search:
         for atom in self._among(found, cases[0], cases[1]) if among is None else ():
             found.setdefault((_mask(atom, cases[0]), _mask(atom, cases[1])), atom)
         masks = [(atom, lets_in, lets_fail) for (lets_in, lets_fail), atom in found.items()]
+        share = 1 / len(failed), 1 / len(held)
+        if len(masks) > _MOST_ATOMS:  # those that keep out most of what fails, and least of what holds
+            masks.sort(key=lambda m: (m[2].bit_count() * share[0] - m[1].bit_count() * share[1], m[0].cost))
+            masks = masks[:_MOST_ATOMS]
         ways: list[Way] = []
-        for size in (1, 2, 3, 4):
-            if size == 4:  # so much pleading needs words that explain something
-                masks = [m for m in masks if m[0].cost < 5]
-            if size > 2:
-                most = _ATOMS_IN_TRIPLES if size == 3 else _ATOMS_IN_FOURS
-                # Those that keep out most of what fails, and least of what holds.
-                share = 1 / len(failed), 1 / len(held)
-                masks.sort(key=lambda m: (m[2].bit_count() * share[0] - m[1].bit_count() * share[1], m[0].cost))
-                masks = masks[:most]
-            elif len(masks) > _ATOMS_IN_PAIRS:
-                masks = sorted(masks, key=lambda m: (-m[1].bit_count(), m[0].cost))[:_ATOMS_IN_PAIRS]
-            ways += _conjunctions(masks, size)
+        partial: list[Partial] = [((), everything, (1 << len(failed)) - 1)]
+        for size in range(1, _MOST_CONDITIONS + 1):
+            if size == _MOST_CONDITIONS:  # so much pleading needs words that explain something
+                masks = [m for m in masks if m[0].cost < RANK_COST]
+            partial = list(_longer(partial, masks))
+            ways += [(sum(a.cost for a in atoms), lets_in, atoms) for atoms, lets_in, bad in partial if not bad]
             if any(lets_in == everything for _, lets_in, _ in ways):
                 break
+            # Beam search: longer ones only of the best.
+            partial = [part for part in partial if part[2]]
+            partial.sort(
+                key=lambda p: (p[2].bit_count() * share[0] - p[1].bit_count() * share[1], sum(a.cost for a in p[0]))
+            )
+            partial = partial[: _BEAM if size > 1 else None]
         return sorted(ways, key=lambda way: way[0])
 
     def _among(
@@ -279,7 +291,7 @@ class Search:
 
     def found(self) -> list[tuple[Template, tuple[Atom, ...]]]:
         """Rules, the one that covers most rows first, until nothing more can be covered."""
-        templates = [template for template in self._templates() if template.key not in self.banned]
+        templates = self._templates()
         self.todo = set(self.rows)
         rules: list[Found] = []
         while self.todo:
@@ -295,12 +307,30 @@ class Search:
                 if best is None or score < best[0]:
                     best = score, template, atoms, covers
             if best is None:
+                best = self._for_the_rest()
+                still = self._templates()
+            if best is None:
                 break
             templates = still
             rules.append((best[1], best[2], best[3]))
             self.todo -= best[3]
         kept = self._simplified(_needed(rules, self.rows))
         return [(template, atoms) for template, atoms, _ in kept]
+
+    def _for_the_rest(self) -> tuple[tuple[int, int], Template, tuple[Atom, ...], set[Row]] | None:
+        """A rule for rows that no other covers: what the search for wide conditions passed over."""
+        for template in self._templates():
+            cases = self._cases(template)
+            rest = [case for case in cases.held if case[2] in self.todo]
+            if not rest or len(rest) == len(cases.held):
+                continue
+            if cases.rest is None or cases.rest[0] != len(rest):
+                cases.rest = len(rest), self._separating(template, rest, cases.failed)
+            for _, lets_in, atoms in cases.rest[1]:
+                if lets_in:
+                    covers = {case[2] for case in cases.held if self._admits(atoms, case)}
+                    return (-len(covers & self.todo), _cost(template, atoms)), template, atoms, covers
+        return None
 
     def _simplified(self, rules: list[Found]) -> list[Found]:
         """With cheaper conditions where these let in less, but the other rules cover what is lost."""
@@ -317,6 +347,11 @@ class Search:
                     found[place] = template, simpler, inside
                     break
         return found
+
+    def refuting(self, template: Template) -> list[Sample]:
+        """Calls on which the template fails without its condition, the latest first."""
+        numbers = dict.fromkeys(number for number, _, _ in reversed(self._cases(template).failed))
+        return [self.situations[number].table.sample for number in numbers]
 
     def covered(self, template: Template, atoms: Sequence[Atom]) -> Iterator[Row]:
         """The rows in which a rule holds."""
@@ -430,14 +465,18 @@ def _needed(rules: list[Found], rows: set[Row]) -> list[Found]:
     return kept
 
 
-def _conjunctions(masks: Sequence[tuple[Atom, int, int]], size: int) -> Iterator[Way]:
-    """Every conjunction of so many atoms that lets no failing case in, but some others."""
-    for chosen in itertools.combinations(masks, size):
-        lets_in, lets_fail = -1, -1
-        for _, good, bad in chosen:
-            lets_in, lets_fail = lets_in & good, lets_fail & bad
-        if lets_in and not lets_fail:
-            yield sum(atom.cost for atom, _, _ in chosen), lets_in, tuple(atom for atom, _, _ in chosen)
+def _longer(partial: Sequence[Partial], masks: Sequence[tuple[Atom, int, int]]) -> Iterator[Partial]:
+    """Conjunctions of one atom more that let some holding cases in; ranks are pleaded once."""
+    seen: set[frozenset[int]] = set()
+    for atoms, lets_in, lets_fail in partial:
+        ranks = any(atom.cost >= RANK_COST for atom in atoms)
+        for atom, good, bad in masks:
+            if not lets_in & good or (atoms and lets_fail & bad == lets_fail) or (ranks and atom.cost >= RANK_COST):
+                continue
+            key = frozenset(map(id, (*atoms, atom)))
+            if key not in seen:
+                seen.add(key)
+                yield (*atoms, atom), lets_in & good, lets_fail & bad
 
 
 def _mask(atom: Atom, cases: Sequence[tuple[Situation, int]]) -> int:

@@ -51,6 +51,11 @@ class Synthesis:
     tensors: tuple[tuple[str, ...], ...] = ()
     """The tensors that the rules speak of, by argument; then those of each set of variants."""
 
+    def claimed(self, table: Table) -> set[Row]:
+        """The rows that its rules claim of one of its tables."""
+        situations = [s for s in self.situations if s.table is table]
+        return {row for situation in situations for ruling, _ in self.rulings for row in claims(*ruling, situation)}
+
 
 def synthesize(
     operator: Operator,
@@ -73,13 +78,12 @@ def synthesize(
     if drawer is not None:
         drawer.others = tuple(others)
     main, *rest = groups
-    found = _best(operator, main[1], drawer, strength)
+    found = _best(operator, main, drawer, strength)
     # Calls with other tensors have rules of their own; mostly the same less a term, or with it once more.
-    found.tensors = (main[0],)
-    for names, alike in rest:
-        if len(names) not in map(len, found.tensors) and len(found.tensors) <= _MOST_VARIANTS:
-            found.tensors += (names,)
-            found.variants += _best(operator, alike, drawer, strength).rules
+    found.tensors = (_named(operator, main),)
+    for alike in rest[:_MOST_VARIANTS]:
+        found.tensors += (_named(operator, alike),)
+        found.variants += _best(operator, alike, drawer, strength).rules
     return found
 
 
@@ -152,8 +156,12 @@ _MOST_VARIANTS = 3
 _MOST_TRANSPLANTS = 4
 """Sets of arguments that calls of other ranks and dtypes are given."""
 
-_MOST_LESSONS = 8
+_MOST_LESSONS = 16
 """Calls that refute one rule which the search learns from at once."""
+
+
+_LAST_ROUNDS = 3
+"""Narrowings by a search that knows every call that was tried."""
 
 
 class _Siege:
@@ -165,29 +173,46 @@ class _Siege:
         self.seeds = self.base
         self.refuted: dict[str, None] = {}
         self.held_out = (0, 0)
-        self._surrounded_rules: set[object] = set()
-        self._failures: Counter[tuple[object, ...]] = Counter()
+        self._surrounded_rules: Counter[object] = Counter()
 
     def outcome(self) -> list[Ruling]:
         for sample in self.pool.drawer.others:
             self.pool.add(sample)
         # Calls at hand are as good to start from as those that the tables are of.
         self.seeds = [*self.base, *(target.situation for target in self.pool.targets)]
-        for situation in _spread(self.base, self.strength.seeds):
-            self.pool.surround(situation.table.sample, self.strength.around)
+        self.seeds = [s for s in self.seeds if all(map(all, s.shape))] or self.seeds
+        for sample in _spread(self.search.operator, self.base, self.strength.seeds):
+            self.pool.surround(sample, self.strength.around)
         for number in range(self.strength.calls):
             self.pool.draw(self.seeds[number % len(self.seeds)].table.sample)
-        for _ in range(self.strength.rounds):
+        for number in range(self.strength.rounds + _LAST_ROUNDS):
+            if (
+                number == self.strength.rounds
+            ):  # so far the search learned from what refuted; now from all that was tried
+                self._tell_all()
             rules = self.search.found()
             self._surrounded(rules, self.strength.per_rule)
             struck = attack([_claim(rule) for rule in rules], self.pool.targets)
             if not self._learned(rules, struck) and self._held(rules):
-                break
-        return self._survivors(self.search.found())
+                return self._survivors(rules)
+        # There is no more time to narrow: what fails is dropped, until what is left withstands new calls.
+        kept = self._survivors(self.search.found())
+        self._make_room()
+        while True:
+            self.held_out = (0, 0)
+            fresh = self._surrounded(kept, 1 + self.strength.per_rule // 2, held_out=True)
+            struck = attack([_claim(rule) for rule in kept], fresh)
+            left = [rule for rule, one in zip(kept, struck) if not one.refuted]
+            if len(left) == len(kept):
+                rows = sum(one.rows for one in struck)
+                self.held_out = rows, rows
+                return self._survivors(kept)
+            kept = left
 
     def _held(self, rules: Sequence[Ruling]) -> bool:
         """Whether calls drawn only now, which nothing was learned from, refute none of the rules."""
         self.held_out = (0, 0)
+        self._make_room()
         while self.held_out[1] < self.strength.rows:
             fresh = self._surrounded(rules, 1 + self.strength.per_rule // 2, held_out=True)
             struck = attack([_claim(rule) for rule in rules], fresh)
@@ -199,6 +224,10 @@ class _Siege:
                 break
         return True
 
+    def _make_room(self) -> None:
+        """However many calls were drawn so far: there must be new ones to tell what withstands them."""
+        self.pool.most = max(self.pool.most, len(self.pool.targets) + self.strength.rows // 2)
+
     def _surrounded(self, rules: Sequence[Ruling], wanted: int, held_out: bool = False) -> list[Target]:
         """Draw calls until each rule has so many in its region, all of them new (`held_out`) or not."""
         before = len(self.pool.targets)
@@ -206,11 +235,19 @@ class _Siege:
             claim = _claim(rule)
             inside = sum(bool(claim.rows(target)) for target in self.pool.targets[before if held_out else 0 :])
             seeds = [s.table.sample for s in self.seeds if any(True for _ in claims(*rule, s))]
-            if seeds and not _silent(rule) and claim.key not in self._surrounded_rules:
-                self._surrounded_rules.add(claim.key)
-                largest = max(seeds, key=lambda s: (len(s.shapes[0]), -sum(t.size for t in s.tensors)))
-                self.pool.surround(largest, self.strength.around, sizes_first=True)
-                self._transplant(rule, seeds)
+            times = self._surrounded_rules[claim.key]
+            if not times and len(self.pool.targets) < 2 * self.strength.most:  # a late rule is attacked, too
+                self.pool.most = max(self.pool.most, len(self.pool.targets) + self.strength.around // 2)
+            room = len(self.pool.targets) < self.pool.most
+            if seeds and room and not _silent(rule) and times < 2:
+                self._surrounded_rules[claim.key] += 1
+                # First around calls at hand, then around fresh ones, which differ from those in two things.
+                fresh = [t.situation.table.sample for t in self.pool.targets if times and claim.rows(t)]
+                fresh = [sample for sample in fresh if all(map(all, sample.shapes))]
+                for witness in _unlike(fresh or seeds)[: self.strength.seeds]:
+                    self.pool.surround(witness, self.strength.around)
+                if not times:
+                    self._transplant(rule, seeds)
             for attempt in range((wanted - inside) * self.strength.tries if seeds and not _silent(rule) else 0):
                 target = self.pool.draw(seeds[attempt % len(seeds)])
                 if target is not None and claim.rows(target):
@@ -239,6 +276,11 @@ class _Siege:
                     call = with_value(operator, call, name, value) if call is not None else None
                 if call is not None and (moved := self.pool.drawer.moved(call)) is not None:
                     self.pool.add(moved)
+        # What refuted it elsewhere, brought into what is left of its region: does it fail there, too?
+        for sample in self.search.refuting(rule[0])[: 2 * _MOST_LESSONS]:
+            for values in unlike[:2]:
+                for call in self.pool.drawer.folded(sample, values):
+                    self.pool.add(call)
 
     def _learned(self, rules: Sequence[Ruling], struck: Sequence[Struck]) -> bool:
         """Whether a rule was refuted; the search then knows the calls."""
@@ -246,9 +288,6 @@ class _Siege:
         for (template, atoms), one in zip(rules, struck):
             if not one.refuted:
                 continue
-            self._failures[template.key] += 1
-            if self._failures[template.key] > self.strength.rounds // 2:
-                self.search.banned.add(template.key)
             for target in one.refuted[:: -(-len(one.refuted) // _MOST_LESSONS)]:
                 added[id(target)] = target
             self._write_down(template, atoms, one.refuted[0])
@@ -268,26 +307,47 @@ class _Siege:
         for rule, one in zip(rules, struck):
             if one.refuted:
                 self._write_down(*rule, one.refuted[0])
+        self._tell_all()
+        # What was found when no more calls were to be drawn was not attacked.
+        tried = [_silent(rule) or _claim(rule).key in self._surrounded_rules for rule in rules]
+        return [rule for rule, one, attacked in zip(rules, struck, tried) if attacked and not one.refuted]
+
+    def _tell_all(self) -> None:
+        """Let the search know every call that was tried."""
         known = {id(s) for s in self.search.situations}
         self.search.add([t.situation for t in self.pool.targets if id(t.situation) not in known])
-        return [rule for rule, one in zip(rules, struck) if not one.refuted]
 
 
-def _spread(situations: Sequence[Situation], most: int) -> list[Situation]:
-    """Some of them, of different ranks and arguments first."""
-    chosen: list[Situation] = []
+def _spread(operator: Operator, situations: Sequence[Situation], most: int) -> list[Sample]:
+    """Some of their calls, of different tensors, ranks and arguments first."""
+    chosen: list[Sample] = []
     seen: set[object] = set()
     for s in sorted(situations, key=lambda s: -sum(s.rank)):
-        features = {("rank", s.rank), *((name, repr(value)) for name, value in s.values.items())}
+        names = s.table.sample.tensor_names(operator)
+        features = {("tensors", names), ("rank", s.rank), *((name, repr(value)) for name, value in s.values.items())}
         if len(chosen) < most and features - seen:
-            chosen.append(s)
+            chosen.append(s.table.sample)
             seen |= features
     return chosen
 
 
+def _unlike(samples: Sequence[Sample]) -> list[Sample]:
+    """One of each combination of ranks: those of most dims first, and of few elements, but not of single ones, or
+    without any."""
+
+    def worth(sample: Sample) -> tuple[bool, int, int, int]:
+        sizes = [size for shape in sample.shapes for size in shape]
+        return 0 in sizes, -len(sizes), sizes.count(1), sum(t.size for t in sample.tensors)
+
+    found: dict[tuple[int, ...], Sample] = {}
+    for sample in sorted(samples, key=worth):
+        found.setdefault(tuple(map(len, sample.shapes)), sample)
+    return list(found.values())
+
+
 def _claim(rule: Ruling) -> Claim:
     template, atoms = rule
-    key = template.key, tuple(atom.expr.code for atom in atoms)
+    key = template.key, frozenset(atom.expr.code for atom in atoms)
     return Claim(key, lambda situation: claims(template, atoms, situation))
 
 
@@ -296,26 +356,30 @@ def _silent(rule: Ruling) -> bool:
     return rule[0].reference is None and all(term is R for term in (*rule[0].inputs, *rule[0].outputs))
 
 
-def _comparable(operator: Operator, tables: Sequence[Table]) -> list[tuple[tuple[str, ...], list[Table]]]:
-    """Tables by the tensors that their calls have.
+def _named(operator: Operator, tables: Sequence[Table]) -> tuple[str, ...]:
+    """The tensors of most of these calls, by argument."""
+    return Counter(table.sample.tensor_names(operator) for table in tables).most_common(1)[0][0]
+
+
+def _comparable(operator: Operator, tables: Sequence[Table]) -> list[list[Table]]:
+    """Tables by how many tensors their calls have: a rule speaks of that many, whichever optional ones they are.
 
     First the calls with most tensors, so that rules name optional ones too, unless they are few (lists of tensors).
     """
     counts = Counter(len(table.outputs) for table in tables)
     usual = counts.most_common(1)[0][0] if counts else 0
-    groups: dict[tuple[str, ...], list[Table]] = {}
+    groups: dict[int, list[Table]] = {}
     for table in tables:
         if len(table.outputs) == usual:
-            groups.setdefault(table.sample.tensor_names(operator), []).append(table)
-    lists = any("[" in name for names in groups for name in names)
+            groups.setdefault(len(table.sample.tensors), []).append(table)
+    lists = any("[" in name for table in tables for name in table.sample.tensor_names(operator))
     most = max(map(len, groups.values()), default=0)
 
-    def worth(group: tuple[tuple[str, ...], list[Table]]) -> tuple[object, ...]:
-        names, found = group
+    def worth(found: list[Table]) -> tuple[object, ...]:
         enough = len(found) * 4 >= most and any(", with a dim" not in t.sample.label for t in found)
-        return (enough, 0 if lists else len(names), len(found))
+        return (enough, 0 if lists else len(found[0].sample.tensors), len(found))
 
-    return sorted(groups.items(), key=worth, reverse=True)
+    return sorted(groups.values(), key=worth, reverse=True)
 
 
 def _ordered(rules: Iterable[Rule]) -> tuple[Rule, ...]:

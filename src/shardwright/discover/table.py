@@ -43,6 +43,8 @@ class Table:
     """The shards on which a placement was seen to hold."""
     silent: set[tuple[Inputs, int, Placement]] = field(default_factory=set)
     """Placements that fail on empty shards with wrong numbers: the library does not refuse such a call."""
+    unread: frozenset[int] = frozenset()
+    """Inputs whose numbers the results of this call do not depend on: whatever they were pending on would do."""
     judged: set[Inputs] | None = None
     """The input combinations that were tried, where not all were: of the others nothing is known."""
     answers: dict[tuple[Inputs, tuple[Placement, ...]], bool | None] | None = None
@@ -68,6 +70,8 @@ class Table:
         if self.answers is not None:
             return self.answers.get((inputs, outputs))
         if self.judged is not None and inputs not in self.judged:
+            return None
+        if any(inputs[i].kind == "P" for i in self.unread):
             return None
         if any((inputs, index, p) in self.dropped for index, p in enumerate(outputs)):
             return None

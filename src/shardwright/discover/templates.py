@@ -45,7 +45,7 @@ class Template:
         outputs = [placed_at(term, situation, d, None) for term in self.outputs]
         if any(p is None for p in (*inputs, *outputs)):
             return None
-        if self.reference is not None and not any(p is not None and p.kind == "S" for p in inputs):
+        if self.reference is not None and all(p is R for p in inputs):
             return None
         return tuple(p for p in inputs if p is not None), tuple(p for p in outputs if p is not None)
 
@@ -65,9 +65,21 @@ def placed_at(
 
 def rows_of(number: int, situation: Situation) -> Iterator[Row]:
     for inputs, outputs in folded(situation.table).items():
+        if _idle(situation, inputs, outputs):
+            continue
         for combination in product(*(sorted(found, key=str) for found in outputs)):
             if label(situation, inputs, combination):
                 yield number, inputs, combination
+
+
+def _idle(situation: Situation, inputs: Inputs, outputs: tuple[frozenset[Placement], ...]) -> bool:
+    """Whether an input that the call does not read is cut for nothing: replicated it does as well."""
+    table = situation.table
+    for place in table.unread:
+        plain = (*inputs[:place], R, *inputs[place + 1 :])
+        if inputs[place] is not R and all(found <= known for found, known in zip(outputs, table.valid.get(plain, ()))):
+            return plain in table.valid
+    return False
 
 
 def claims(template: Template, atoms: Sequence[Atom], situation: Situation) -> Iterator[tuple[Inputs, Outputs]]:
@@ -84,6 +96,8 @@ def dims_of(template: Template, situation: Situation) -> Iterable[int]:
 def label(situation: Situation, inputs: Inputs, outputs: Outputs) -> bool | None:
     """Whether a row is valid; None where this call cannot tell: not tried, dims of size 1, constant results."""
     sharded = [situation.shape[i][p.dim] for i, p in enumerate(inputs) if p.kind == "S"]
+    if any(p.kind == "S" and p.dim >= rank for p, rank in zip(outputs, situation.out_rank)):
+        return False
     if sharded and max(sharded) <= 1:
         return None
     return situation.table.row_holds(inputs, outputs)

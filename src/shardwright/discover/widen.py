@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,7 +20,7 @@ def widened(operator: Operator, samples: Sequence[Sample], limit: int) -> list[S
     """The samples and up to `limit` more, one argument of a sample changed at a time, or its tensors grown."""
     seen = {sample.key(operator) for sample in samples}
     found = list(samples)
-    for sample in _in_turn([_changed(operator, sample) for sample in samples]):
+    for sample in in_turn([_changed(operator, sample) for sample in samples]):
         if len(found) >= len(samples) + limit:
             break
         key = sample.key(operator)
@@ -30,8 +30,11 @@ def widened(operator: Operator, samples: Sequence[Sample], limit: int) -> list[S
     return found
 
 
-def _in_turn(sources: Sequence[Iterator[Sample]]) -> Iterator[Sample]:
-    """One from each, again and again, so that no sample crowds out the others."""
+Item = TypeVar("Item")
+
+
+def in_turn(sources: Sequence[Iterator[Item]]) -> Iterator[Item]:
+    """One from each, again and again, so that none crowds out the others."""
     left = list(sources)
     while left:
         for source in list(left):

@@ -50,7 +50,7 @@ def test_dims_are_swept_where_none_are_given() -> None:
         "R -> R",
         "S(d) -> S(d) WHEN d != dim",
         # Not for dtype=torch.int64: parts are cut off each for itself.
-        "P(sum) -> P(sum) WHEN dtype is None",
+        "P(sum) -> P(sum) WHEN dtype keeps the numbers of input 0",
     ]
 
 

@@ -25,10 +25,11 @@ from ...frontends.torch.signatures import find_op, op_name, signature
 from ...ir.graph import TensorType
 from ...rules.registry import find, lookup, records
 from ...spec.rule import OpShardingRule
+from ..cases import FEWEST
 from ..inputs.adversarial import shuffled
 from ..isolate import run_isolated
 from ..operator import Operator, Sample, Slot
-from ..oracle import FEWEST, refute
+from ..oracle import refute
 from ..torch.ops import TORCH, roles_of
 from ..torch.private import registered_names
 from .compare import Comparison, Study, compare, transfer_rows

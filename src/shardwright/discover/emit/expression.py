@@ -1,7 +1,8 @@
 """Work out the small Python expressions that rules are written in, without `eval`.
 
 Only what those expressions use is understood: arithmetic, comparisons, `and`/`or`/`not`, a conditional, subscripts,
-a generator over a tuple, and calls of ``max``, ``min``, ``sum``, ``len``, ``all``, ``any``, ``float`` and ``.index``.
+a generator over a tuple, and calls of ``max``, ``min``, ``sum``, ``len``, ``all``, ``any``, ``float``, ``str`` and
+``.index``.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "all": all,
     "any": any,
     "float": float,
+    "str": str,
 }
 
 

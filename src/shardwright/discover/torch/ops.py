@@ -41,7 +41,7 @@ class TorchLibrary:
     """Tensors of PyTorch on the CPU; they share memory with the arrays they are made from, where they can."""
 
     name = "torch"
-    dtypes = (torch.float64, torch.float32, torch.int64)
+    dtypes = (torch.float64, torch.int64, torch.complex128, torch.bool, torch.float32)
     """Values of arguments that name a dtype."""
 
     def tensor(self, array: Array) -> Any:

@@ -134,8 +134,11 @@ def _drawn(shape: tuple[int, ...], dtype: np.dtype[Any], number: int) -> Array:
 
 
 def with_mutations(operator: Operator, samples: Sequence[Sample]) -> Operator:
-    """A function that returns no tensor, but changes some that it was given: those are its results."""
-    if operator.mutates or operator.overload or not samples:
+    """A function that returns no tensor, but changes some that it was given: those are its results.
+
+    One's own may write to others than the first, whatever its name ends with.
+    """
+    if operator.overload or "packet" in operator.facts or not samples:
         return operator
     sample = samples[0]
     tensors = [TORCH.tensor(array.copy()) for array in sample.tensors]
