@@ -55,9 +55,9 @@ VIEWS = (
 )
 INDEXING = """gather index_select topk sort searchsorted scatter scatter_add scatter_reduce index_add index_copy
     index_fill nn.functional.embedding"""
-LINALG = "baddbmm addmm dot linalg.cholesky linalg.inv linalg.solve_triangular linalg.cross fft.fft"
-NN = """softmax mse_loss huber_loss binary_cross_entropy max_pool2d_with_indices avg_pool2d
-    adaptive_avg_pool2d pixel_shuffle interpolate pad conv2d"""
+LINALG = "baddbmm addmm dot linalg.solve_triangular linalg.cross"
+NN = """softmax mse_loss huber_loss max_pool2d_with_indices avg_pool2d
+    adaptive_avg_pool2d pixel_shuffle interpolate"""
 ALL = [
     *(f"torch.{name}" for names in (POINTWISE, REDUCTIONS, VIEWS, INDEXING, LINALG) for name in names.split()),
     *(f"torch.nn.functional.{name}" for name in NN.split()),
