@@ -61,6 +61,7 @@ class DimSpec:
 
 CLOSED = DimSpec()
 OPEN = DimSpec(open=True)
+_DIM = "an entry for each dim of the tensor: None, 'dp', ('dp', 'tp') or 'dp+?'"
 
 
 class P(tuple[Any, ...]):
@@ -415,9 +416,6 @@ def _claim(axis: AxisRef, where: str, seen: list[tuple[AxisRef, str]], spec: Sha
                 help="an axis cuts one dim only; split it into sub-axes to share it",
             )
     seen.append((axis, where))
-
-
-_DIM = "an entry for each dim of the tensor: None, 'dp', ('dp', 'tp') or 'dp+?'"
 
 
 def _read_dim(entry: Any, mesh: DeviceMesh) -> DimSpec:
