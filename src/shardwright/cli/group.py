@@ -227,10 +227,9 @@ def _check_torch_book(ops: tuple[str, ...], jobs: int, out: Path | None) -> None
 
 def _beside_new_folders(ctx: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
     """A file whose folders are made where they are not there."""
-    if path is not None and path.is_dir():
-        raise SpecError(f"{option.opts[-1]} {str(path)!r} is a folder", help="name a file in it")
-    if path is not None:
-        for_folder(ctx, option, path.parent)
+    if path is None or path.is_dir() or path.parent.is_dir():
+        return for_file(ctx, option, path)
+    for_folder(ctx, option, path.parent)
     return path
 
 

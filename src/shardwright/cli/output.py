@@ -26,8 +26,14 @@ def for_file(ctx: click.Context, option: click.Parameter, path: Path | None) -> 
         raise SpecError(
             f"{name} {str(path)!r}: there is no folder {str(path.parent)!r}", help="make it, or name another"
         )
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise SpecError(f"{name} {str(path)!r} cannot be written: no permission", help="name another file")
+    there = path.exists()
+    try:
+        path.open("ab").close()  # permissions alone do not say it: of /proc, or a disk that is full
+        if not there:
+            path.unlink()
+    except OSError as error:
+        said = "no permission" if isinstance(error, PermissionError) else error.strerror
+        raise SpecError(f"{name} {str(path)!r} cannot be written: {said}", help="name another file") from None
     return path
 
 

@@ -9,7 +9,7 @@ a Program, PyTorch's FX graph is emitted from it, costs and proofs are computed 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
@@ -66,14 +66,15 @@ class Instr:
     source: SourceLine | None = None
     views: tuple[tuple[int, int], ...] = ()
     """Pairs (result, flat operand): that result shows that operand's bytes."""
+    inputs: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    """The tensors that go in, lists flattened and absent ones left out."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "inputs", flat_operands(self.operands))
 
     @property
     def is_collective(self) -> bool:
         return self.op in COLLECTIVES
-
-    @property
-    def inputs(self) -> tuple[int, ...]:
-        return flat_operands(self.operands)
 
     def attr(self, name: str, default: Any = None) -> Any:
         for key, value in self.attrs:

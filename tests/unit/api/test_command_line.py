@@ -234,6 +234,18 @@ def test_files_that_cannot_be_written(words, where, tmp_path, monkeypatch):
         refused(words[0], *target, *words[1:], path, said=(said, words[-1] if words[-1] == "--html" else "--out"))
 
 
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder in which nobody can make a file")
+def test_a_folder_that_only_seems_writable(where):
+    """Root may write everywhere, as permissions say; the kernel says otherwise."""
+    refused("plan", where, "--mesh", "d=8", "-o", "/proc/nope.json", said="cannot be written")
+    refused("audit", "dtensor", "-o", "/proc/nope.md", said="cannot be written")
+
+
+def test_looking_leaves_no_file_behind(where, tmp_path):
+    refused("plan", where, "--mesh", "2x4", "-o", tmp_path / "plan.json", said="")
+    assert not (tmp_path / "plan.json").exists()
+
+
 def test_folders_that_cannot_be_made_are_no_faults_of_ours():
     assert ending(OSError(28, "No space left on device", "rules")) == (USAGE, "'rules': No space left on device")
     assert ending(OSError(2, "No such file", f"{Path(sw.__file__).parent}/lost"))[0] == INTERNAL
