@@ -89,7 +89,7 @@ class Drawer:
         call: Sample | None = sample
         for name, value in values.items():
             call = with_value(self.operator, call, name, value) if call is not None else None
-        if call is None:
+        if call is None or "sorter" in call.tensor_names(self.operator):  # it names the places of one shape
             return
         tensors = call.tensors
         top = max((a.ndim for a in tensors), default=0)
@@ -104,7 +104,7 @@ class Drawer:
             yield from self._unseen(call, again)
 
     def _unseen(self, call: Sample, tensors: Sequence[Array]) -> Iterator[Sample]:
-        sample = call.with_tensors(tuple(np.array(a, order="C") for a in tensors), "fresh")
+        sample = self._numbers.legal(call.with_tensors(tuple(np.array(a, order="C") for a in tensors), "fresh"))
         if _identity(sample) not in self._seen and runs(self.operator, sample):
             self._seen.add(_identity(sample))
             yield sample

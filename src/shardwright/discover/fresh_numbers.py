@@ -43,7 +43,8 @@ class Numbers:
             if role == "index":
                 tensors[t] = self._positions(array, names[t])
             elif role == "mask" or array.dtype.kind == "b":
-                tensors[t] = self.rng.random(array.shape) < (0.5, 0.9, 0.2)[style % 3]
+                truths = self.rng.random(array.shape) < (0.5, 0.9, 0.2)[style % 3]
+                tensors[t] = np.sort(truths, -1) if domain == "sorted" and truths.ndim else truths
             else:
                 drawn = self._numbers(array.shape, array.dtype, style)
                 if domain == "any" and _positive(array) and self.rng.random() < 0.5:
@@ -51,6 +52,15 @@ class Numbers:
                 tensors[t] = np.asarray(conformed(drawn, domain))
         fitted = (np.array(a, dtype=b.dtype, order="C") for a, b in zip(tensors, sample.tensors))
         return sample.with_tensors(tuple(fitted))
+
+    def legal(self, sample: Sample) -> Sample:
+        """The call with its own numbers, as the operator asks for them: what was sorted in one shape is sorted anew."""
+        names = sample.tensor_names(self.operator)
+        asked = [domain_of(self._plain, name, t) for t, name in enumerate(names)]
+        if "sorted" not in asked or "sorter" in names:
+            return sample
+        pairs = zip(sample.tensors, asked)
+        return sample.with_tensors(tuple(conformed(a, "sorted") if to == "sorted" else a for a, to in pairs))
 
     def _positions(self, array: Array, name: str) -> Array:
         if array.size == 0 or name.partition("[")[0] in ("pivots", "LU_pivots", "offsets", "lengths", "sorter"):

@@ -119,7 +119,7 @@ def test_false_rules_are_refused_with_a_counter_example(case: str) -> None:
         lambda: sw.plan(program, *args, mesh="d=2", hardware="virtual"),
         lambda: sw.shard_map(program, "d=2")(*args),
         lambda: sw.shard_map(program, "d=2", auto_sharding=True)(*args),
-        lambda: np.add(*[0, sw.api.arrays.run_eagerly(program, sharded, {})]),
+        lambda: np.add(*[0, sw.api.arrays.sharded.run_eagerly(program, sharded, {})]),
     ):
         with pytest.raises(RuleError, match=r"the rule of tried.false does not hold") as caught:
             door()
