@@ -43,7 +43,7 @@ class Numbers:
             if role == "index":
                 tensors[t] = self._positions(array, names[t])
             elif role == "mask" or array.dtype.kind == "b":
-                truths = self.rng.random(array.shape) < (0.5, 0.9, 0.2)[style % 3]
+                truths = np.asarray(self.rng.random(array.shape) < (0.5, 0.9, 0.2)[style % 3])
                 tensors[t] = np.sort(truths, -1) if domain == "sorted" and truths.ndim else truths
             else:
                 drawn = self._numbers(array.shape, array.dtype, style)
