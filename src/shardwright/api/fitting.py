@@ -1,0 +1,113 @@
+"""What would make a program fit in memory: a larger mesh, a smaller batch with accumulation.
+
+Only what was tried is said: every line is a plan that keeps all else that was asked for and fits, with its step time and
+its memory.  State that is larger than all devices together is not tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from math import inf
+from time import monotonic
+from typing import TypeVar
+
+from ..errors import ShardwrightError
+from ..frontends.base import Source
+from ..plans import Plan, amount_text, duration
+from ..plans.asked import Asked
+from ..plans.requests import read_requests
+from ..solve.planner import Planner
+from ..spec.mesh import DeviceMesh
+
+Key = TypeVar("Key")
+Smaller = Callable[[int], Source]
+"""The same training step for a batch cut into so many, with gradients that add up."""
+SECONDS = 20.0
+"""For all of it, unless a share of the user's time limit is less; a search within it may end late by a recipe or two."""
+SHARE = 0.25
+FACTORS = (2, 4, 8, 16)
+"""How many times as many devices, and into how many a batch is cut."""
+ROOM = 2**50
+"""Bytes: more than any device has, so that nothing is short of memory."""
+
+
+def fitting(planner: Planner, solver: str, time_limit: float | None, smaller: Smaller | None) -> list[str]:
+    """Ways to fit, a line for each; none where something else than memory is the reason, or time ran out."""
+    start = monotonic()
+    seconds = min(SECONDS, SHARE * (inf if time_limit is None else time_limit))
+    if not _is_short_of_memory(planner, solver, seconds / 3):
+        return []
+    lines = []
+    if (wider := _first(_on_larger_meshes(planner), solver, start + seconds * 2 / 3)) is not None:
+        mesh, plan = wider
+        lines.append(f'with mesh="{mesh}" there is a plan: {_price(plan)}')
+    if smaller is not None and (cut := _first(_of_smaller_batches(planner, smaller), solver, start + seconds)):
+        count, plan = cut
+        lines.append(f"with accumulate={count} there is a plan: at most {count} times {_price(plan)}")
+    return lines
+
+
+def _price(plan: Plan) -> str:
+    return f"{duration(plan.cost.objective)} a step, {amount_text(plan.memory)} a device"
+
+
+def _is_short_of_memory(planner: Planner, solver: str, seconds: float) -> bool:
+    """Whether there is a plan where memory is no limit; true by itself where nothing else was asked for."""
+    others = tuple(request for request in planner.requested.requests if request.memory is None)
+    if all(request.kind == "uneven" for request in others):
+        return True
+    roomy = replace(planner.keeping(others), hardware=planner.hardware.with_memory(ROOM))
+    return _planned(roomy, solver, seconds) is not None
+
+
+def _on_larger_meshes(planner: Planner) -> Iterator[tuple[DeviceMesh, Planner]]:
+    """More of the outermost axis, as more machines are."""
+    mesh = planner.mesh
+    (name, size), *inner = mesh.axis_sizes.items()
+    for factor in FACTORS:
+        larger = DeviceMesh({name: size * factor, **dict(inner)})
+        yield larger, _rebound(planner, larger, None)
+
+
+def _of_smaller_batches(planner: Planner, smaller: Smaller) -> Iterator[tuple[int, Planner]]:
+    for factor in FACTORS:
+        try:
+            source = smaller(factor)
+        except Exception:  # the user's own code, which may take batches of one size only
+            return
+        yield source.form.accumulate, _rebound(planner, planner.mesh, source)
+
+
+def _rebound(planner: Planner, mesh: DeviceMesh, source: Source | None) -> Planner:
+    """The same requests, as they were written, of another mesh or program."""
+    graph = planner.source if source is None else source.graph
+    requests = read_requests(planner.requested.to_json())
+    asked = Asked.of(graph, mesh, requests, planner.requested.stays)
+    return replace(planner, source=graph, mesh=mesh, hardware=planner.hardware.on(mesh), requested=asked)
+
+
+def _first(candidates: Iterator[tuple[Key, Planner]], solver: str, end: float) -> tuple[Key, Plan] | None:
+    """The first with a plan; each may take half of the time that is left."""
+    try:
+        for key, planner in candidates:
+            if _may_fit(planner) and (plan := _planned(planner, solver, (end - monotonic()) / 2)) is not None:
+                return key, plan
+    except ShardwrightError:  # no such machine, no such batch, or what was asked for does not go with it
+        pass
+    return None
+
+
+def _may_fit(planner: Planner) -> bool:
+    """Whether all that is there from the start fits if it is split evenly."""
+    graph = planner.source
+    return sum(graph.type(value).bytes for value in graph.inputs) <= planner.limit * planner.mesh.size
+
+
+def _planned(planner: Planner, solver: str, seconds: float) -> Plan | None:
+    if seconds <= 0:
+        return None
+    try:
+        return planner.best(solver, seconds)
+    except ShardwrightError:
+        return None

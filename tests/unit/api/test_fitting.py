@@ -1,0 +1,146 @@
+"""What does not fit says what would: each way that is named is planned here as it is written, and fits."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardwright as sw
+from shardwright.api.fitting import fitting
+from shardwright.cost.hardware import hardware_of
+from shardwright.errors import PlanInfeasible
+
+torch = pytest.importorskip("torch")
+
+import shardwright.torch as swt  # noqa: E402
+
+MIB = 2**20
+WIDER = re.compile(r'with mesh="([^"]+)" there is a plan: ([0-9.]+ \w+) a step, ([0-9.]+) MiB a device')
+SMALLER = re.compile(
+    r"with accumulate=(\d+) there is a plan: at most (\d+) times ([0-9.]+ \w+) a step, ([0-9.]+) MiB a device"
+)
+
+
+def machine(memory: float) -> Any:
+    return hardware_of("h100").with_memory(int(memory * MIB))
+
+
+class Wide(torch.nn.Module):
+    """Activations of a large batch, beside little state."""
+
+    def __init__(self, size: int = 256) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(size, 4 * size), torch.nn.Linear(4 * size, size)
+
+    def forward(self, x: Any) -> Any:
+        return self.second(torch.relu(self.first(x)))
+
+
+def training(batch: int = 4096, **about: Any) -> sw.Plan:
+    model = Wide()
+    optimizer = torch.optim.AdamW(model.parameters())
+    return sw.plan(model, torch.zeros(batch, 256), optimizer=optimizer, loss=lambda out: out.square().mean(), **about)
+
+
+def refused(make: Any, *args: Any, **about: Any) -> PlanInfeasible:
+    with pytest.raises(PlanInfeasible) as caught:
+        make(*args, **about)
+    return caught.value
+
+
+def check_price(plan: sw.Plan, limit: int, time: str, memory: str) -> None:
+    assert plan.memory <= limit
+    assert f"{plan.memory / MIB:.2f}" == memory
+    number, unit = time.split()
+    assert plan.cost.objective / {"us": 10**6, "ms": 10**9}[unit] == pytest.approx(float(number), abs=1e-3)
+
+
+def test_ways_to_fit_are_plans_that_fit() -> None:
+    about: dict[str, Any] = {"mesh": "dp=2", "hardware": machine(16)}
+    error = refused(training, **about)
+    wider, smaller = WIDER.search(error.help), SMALLER.search(error.help)
+    assert wider is not None and wider[1] == "dp=4"
+    assert smaller is not None and smaller[1] == smaller[2]
+    limit = about["hardware"].usable_memory
+    check_price(training(**{**about, "mesh": wider[1]}), limit, wider[2], wider[3])
+    check_price(training(**about, accumulate=int(smaller[1])), limit, smaller[3], smaller[4])
+    assert error.help.splitlines()[0] == "allow more memory, or take a larger mesh"  # what was said without them
+
+
+def test_a_batch_that_is_cut_already_is_cut_further() -> None:
+    about: dict[str, Any] = {"mesh": "dp=2", "hardware": machine(16)}
+    smaller = SMALLER.search(refused(training, **about, accumulate=2).help)
+    assert smaller is not None and int(smaller[1]) >= 4
+    plan = training(**about, accumulate=int(smaller[1]))
+    check_price(plan, about["hardware"].usable_memory, smaller[3], smaller[4])
+
+
+def test_a_step_that_accumulates_as_told_fits_where_it_runs() -> None:
+    def step(**about: Any) -> Any:
+        torch.manual_seed(0)
+        model = Wide(16)
+        return swt.train_step(
+            model, optimizer=torch.optim.AdamW(model.parameters()), batch=torch.zeros(1024, 16), mesh="dp=2",
+            loss=lambda out: out.square().mean(), **about,
+        )  # fmt: skip
+
+    hardware = machine(step().plan.memory / 3 / MIB)
+    found = SMALLER.search(refused(step, hardware=hardware).help.replace("KiB", "MiB"))
+    assert found is not None
+    made = step(hardware=hardware, accumulate=int(found[1]))
+    made(torch.ones(1024, 16))
+    assert made.executed.peak_bytes <= hardware.usable_memory
+
+
+def test_only_what_helps_is_said() -> None:
+    """State alone is too large for the mesh, so that no batch is small enough; a recipe without cuts never fits."""
+    error = refused(training, 1024, mesh="dp=2", hardware=machine(4))
+    assert WIDER.search(error.help) is not None
+    assert SMALLER.search(error.help) is None
+    error = refused(training, 1024, mesh="dp=2", hardware=machine(4), recipe="replicated")
+    assert "there is a plan" not in error.help
+
+
+def test_requests_are_kept_on_a_larger_mesh() -> None:
+    shapes = [sw.ShapeDtype(shape, np.float32) for shape in ((64, 1024), (1024, 4096), (4096, 1024))]
+
+    def mlp(x: Any, w: Any, v: Any) -> Any:
+        return np.maximum(x @ w, 0) @ v
+
+    asked: dict[str, Any] = {"constraints": {"w": "[_, tp]"}, "hardware": machine(8)}
+    error = refused(sw.plan, mlp, *shapes, mesh="dp=1, tp=4", **asked)
+    found = WIDER.search(error.help)
+    assert found is not None
+    plan = sw.plan(mlp, *shapes, mesh=found[1], **asked)
+    assert plan.specs["w"] == "[_, tp]"
+    check_price(plan, asked["hardware"].usable_memory, found[2], found[3])
+
+
+def test_where_memory_is_not_the_reason_nothing_is_tried() -> None:
+    x = sw.ShapeDtype((64, 64), np.float32)
+    constraints = [sw.pin("x", "[d, _]"), sw.forbid("x", "d")]
+    error = refused(sw.plan, np.tanh, x, mesh="d=2", constraints=constraints)
+    assert "mesh=" not in error.help
+
+
+def test_a_model_that_takes_one_batch_size_only_is_refused_as_before() -> None:
+    class Fixed(Wide):
+        def forward(self, x: Any) -> Any:
+            return super().forward(x.view(4096, 256))
+
+    model = Fixed()
+    optimizer = torch.optim.AdamW(model.parameters())
+    error = refused(
+        sw.plan, model, torch.zeros(4096, 256), optimizer=optimizer, loss=lambda out: out.square().mean(),
+        mesh="dp=2", hardware=machine(16),
+    )  # fmt: skip
+    assert WIDER.search(error.help) is not None and SMALLER.search(error.help) is None
+
+
+def test_no_time_no_ways() -> None:
+    plan = training(mesh="dp=2")
+    short = plan.planner.keeping(())
+    assert fitting(short, "auto", 0.0, None) == []
