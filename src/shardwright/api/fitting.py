@@ -1,7 +1,7 @@
 """What would make a program fit in memory: a larger mesh, a smaller batch with accumulation.
 
-Only what was tried is said: every line is a plan that keeps all else that was asked for and fits, with its step time and
-its memory.  State that is larger than all devices together is not tried.
+Only what was tried is said: every line is a plan that keeps all else that was asked for and fits, with its step time
+and its memory.  State that is larger than all devices together is not tried.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from ..spec.mesh import DeviceMesh
 Key = TypeVar("Key")
 Smaller = Callable[[int], Source]
 """The same training step for a batch cut into so many, with gradients that add up."""
-SECONDS = 20.0
-"""For all of it, unless a share of the user's time limit is less; a search within it may end late by a recipe or two."""
+SECONDS = 12.0
+"""For all of it, unless a share of the user's time limit is less; what is begun within it may end a little later."""
 SHARE = 0.25
+EACH = 2.0
+"""For one plan: where memory is short a search for the fastest takes any time, and the first that fits will do."""
 FACTORS = (2, 4, 8, 16)
 """How many times as many devices, and into how many a batch is cut."""
 ROOM = 2**50
@@ -36,7 +38,7 @@ def fitting(planner: Planner, solver: str, time_limit: float | None, smaller: Sm
     """Ways to fit, a line for each; none where something else than memory is the reason, or time ran out."""
     start = monotonic()
     seconds = min(SECONDS, SHARE * (inf if time_limit is None else time_limit))
-    if not _is_short_of_memory(planner, solver, seconds / 3):
+    if not _is_short_of_memory(planner, solver, start + seconds / 3):
         return []
     lines = []
     if (wider := _first(_on_larger_meshes(planner), solver, start + seconds * 2 / 3)) is not None:
@@ -52,13 +54,13 @@ def _price(plan: Plan) -> str:
     return f"{duration(plan.cost.objective)} a step, {amount_text(plan.memory)} a device"
 
 
-def _is_short_of_memory(planner: Planner, solver: str, seconds: float) -> bool:
+def _is_short_of_memory(planner: Planner, solver: str, end: float) -> bool:
     """Whether there is a plan where memory is no limit; true by itself where nothing else was asked for."""
     others = tuple(request for request in planner.requested.requests if request.memory is None)
     if all(request.kind == "uneven" for request in others):
         return True
     roomy = replace(planner.keeping(others), hardware=planner.hardware.with_memory(ROOM))
-    return _planned(roomy, solver, seconds) is not None
+    return _planned(roomy, solver, end) is not None
 
 
 def _on_larger_meshes(planner: Planner) -> Iterator[tuple[DeviceMesh, Planner]]:
@@ -88,10 +90,10 @@ def _rebound(planner: Planner, mesh: DeviceMesh, source: Source | None) -> Plann
 
 
 def _first(candidates: Iterator[tuple[Key, Planner]], solver: str, end: float) -> tuple[Key, Plan] | None:
-    """The first with a plan; each may take half of the time that is left."""
+    """The first with a plan."""
     try:
         for key, planner in candidates:
-            if _may_fit(planner) and (plan := _planned(planner, solver, (end - monotonic()) / 2)) is not None:
+            if _may_fit(planner) and (plan := _planned(planner, solver, end)) is not None:
                 return key, plan
     except ShardwrightError:  # no such machine, no such batch, or what was asked for does not go with it
         pass
@@ -104,7 +106,8 @@ def _may_fit(planner: Planner) -> bool:
     return sum(graph.type(value).bytes for value in graph.inputs) <= planner.limit * planner.mesh.size
 
 
-def _planned(planner: Planner, solver: str, seconds: float) -> Plan | None:
+def _planned(planner: Planner, solver: str, end: float) -> Plan | None:
+    seconds = min(EACH, end - monotonic())
     if seconds <= 0:
         return None
     try:
