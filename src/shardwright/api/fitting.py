@@ -28,6 +28,8 @@ SECONDS = 12.0
 SHARE = 0.25
 EACH = 2.0
 """For one plan: where memory is short a search for the fastest takes any time, and the first that fits will do."""
+LEAN = "zero3"
+"""The recipe that holds least where the batch divides: it tells soon whether a search is likely to find a plan."""
 FACTORS = (2, 4, 8, 16)
 """How many times as many devices, and into how many a batch is cut."""
 ROOM = 2**50
@@ -90,14 +92,30 @@ def _rebound(planner: Planner, mesh: DeviceMesh, source: Source | None) -> Plann
 
 
 def _first(candidates: Iterator[tuple[Key, Planner]], solver: str, end: float) -> tuple[Key, Plan] | None:
-    """The first with a plan."""
+    """The first with a plan; those come last for which a recipe that holds little is too large."""
+    unlikely: list[tuple[Key, Planner]] = []
     try:
         for key, planner in candidates:
-            if _may_fit(planner) and (plan := _planned(planner, solver, end)) is not None:
+            if monotonic() > end:
+                break
+            if not _may_fit(planner):
+                continue
+            if _recipe_is_too_large(planner):
+                unlikely.append((key, planner))
+            elif (plan := _planned(planner, solver, end)) is not None:
                 return key, plan
     except ShardwrightError:  # no such machine, no such batch, or what was asked for does not go with it
         pass
-    return None
+    tried = ((key, _planned(planner, solver, end)) for key, planner in reversed(unlikely))
+    return next(((key, plan) for key, plan in tried if plan is not None), None)
+
+
+def _recipe_is_too_large(planner: Planner) -> bool:
+    """Whether `LEAN` is; not where it does not go with the program."""
+    try:
+        return planner.by_recipe(LEAN).memory > planner.limit
+    except ShardwrightError:
+        return False
 
 
 def _may_fit(planner: Planner) -> bool:
