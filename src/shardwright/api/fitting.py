@@ -1,7 +1,8 @@
 """What would make a program fit in memory: a larger mesh, a smaller batch with accumulation.
 
-Only what was tried is said: every line is a plan that keeps all else that was asked for and fits, with its step time
-and its memory.  State that is larger than all devices together is not tried.
+Only what was tried is said: a line is a plan that keeps all else that was asked for and fits, with its step time and
+its memory.  State that is larger than all devices together is not tried.  Checkpoints in the model are the user's to
+write: of these it is said what they can save at most.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from math import inf
 from time import monotonic
 from typing import TypeVar
 
+from ..cost import RESIDENT, memory_profile
 from ..errors import ShardwrightError
 from ..frontends.base import Source
 from ..plans import Plan, amount_text, duration
@@ -49,6 +51,8 @@ def fitting(planner: Planner, solver: str, time_limit: float | None, smaller: Sm
     if smaller is not None and (cut := _first(_of_smaller_batches(planner, smaller), solver, start + seconds)):
         count, plan = cut
         lines.append(f"with accumulate={count} there is a plan: at most {count} times {_price(plan)}")
+    if smaller is not None and monotonic() < start + seconds and (activations := _activations(planner)) is not None:
+        lines.append(activations)
     return lines
 
 
@@ -89,6 +93,20 @@ def _rebound(planner: Planner, mesh: DeviceMesh, source: Source | None) -> Plann
     requests = read_requests(planner.requested.to_json())
     asked = Asked.of(graph, mesh, requests, planner.requested.stays)
     return replace(planner, source=graph, mesh=mesh, hardware=planner.hardware.on(mesh), requested=asked)
+
+
+def _activations(planner: Planner) -> str | None:
+    """What checkpointing in the model could save at most, where that might be enough; no plan of it is tried."""
+    try:
+        plan = planner.by_recipe(LEAN)
+    except ShardwrightError:
+        return None
+    assert plan.program is not None
+    saved = memory_profile(plan.program, RESIDENT, plan.complete.graph).by_kind.get("activation", 0)
+    if not plan.memory - saved <= planner.limit < plan.memory:
+        return None
+    held, part = amount_text(plan.memory), amount_text(saved)
+    return f"{LEAN} needs {held} a device, of which {part} are activations: checkpoints in the model save that at most"
 
 
 def _first(candidates: Iterator[tuple[Key, Planner]], solver: str, end: float) -> tuple[Key, Plan] | None:

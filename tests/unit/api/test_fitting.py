@@ -16,6 +16,8 @@ from shardwright.plans import duration
 
 torch = pytest.importorskip("torch")
 
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
 import shardwright.torch as swt  # noqa: E402
 
 MIB = 2**20
@@ -145,6 +147,32 @@ def test_a_model_that_takes_one_batch_size_only_is_refused_as_before() -> None:
     )  # fmt: skip
     assert WIDER.search(error.help) is not None
     assert SMALLER.search(error.help) is None
+
+
+def test_checkpoints_save_no_more_than_is_said() -> None:
+    class Deep(torch.nn.Module):
+        def __init__(self, again: bool) -> None:
+            super().__init__()
+            self.parts, self.again = torch.nn.ModuleList([Wide(64) for _ in range(4)]), again
+
+        def forward(self, x: Any) -> Any:
+            for part in self.parts:
+                x = checkpoint(part, x, use_reentrant=False) if self.again else part(x)
+            return x
+
+    def made(again: bool, memory: float) -> sw.Plan:
+        model, x = Deep(again), torch.zeros(4096, 64)
+        return sw.plan(
+            model, x, optimizer=torch.optim.AdamW(model.parameters()), loss=lambda out: out.square().mean(),
+            mesh="dp=2", hardware=machine(memory), recipe="zero3",
+        )  # fmt: skip
+
+    memory = (made(False, 1000).memory + made(True, 1000).memory) / 2 / MIB
+    error = refused(made, False, memory)
+    found = re.search(r"zero3 needs ([0-9.]+) MiB a device, of which ([0-9.]+) MiB are activations", error.help)
+    assert found is not None
+    assert 0 < float(found[1]) - made(True, memory).memory / MIB <= float(found[2]) + 0.01
+    assert "are activations" not in (refused(made, False, 1).help or "")  # far from enough
 
 
 def test_no_time_no_ways() -> None:
