@@ -14,7 +14,7 @@ from time import monotonic
 from typing import TypeVar
 
 from ..cost import RESIDENT, memory_profile
-from ..errors import ShardwrightError
+from ..errors import BoundError, ShardwrightError
 from ..frontends.base import Source
 from ..plans import Plan, amount_text, duration
 from ..plans.asked import Asked
@@ -74,17 +74,22 @@ def _on_larger_meshes(planner: Planner) -> Iterator[tuple[DeviceMesh, Planner]]:
     mesh = planner.mesh
     (name, size), *inner = mesh.axis_sizes.items()
     for factor in FACTORS:
-        larger = DeviceMesh({name: size * factor, **dict(inner)})
-        yield larger, _rebound(planner, larger, None)
+        try:
+            larger = DeviceMesh({name: size * factor, **dict(inner)})
+            candidate = _rebound(planner, larger, None)
+        except ShardwrightError:  # no such machine, or what was asked for does not go with it
+            return
+        yield larger, candidate
 
 
 def _of_smaller_batches(planner: Planner, smaller: Smaller) -> Iterator[tuple[int, Planner]]:
     for factor in FACTORS:
         try:
             source = smaller(factor)
-        except Exception:  # the user's own code, which may take batches of one size only
+            candidate = _rebound(planner, planner.mesh, source)
+        except Exception:  # the user's own code ran, which may take batches of one size only
             return
-        yield source.form.accumulate, _rebound(planner, planner.mesh, source)
+        yield source.form.accumulate, candidate
 
 
 def _rebound(planner: Planner, mesh: DeviceMesh, source: Source | None) -> Planner:
@@ -112,18 +117,15 @@ def _activations(planner: Planner) -> str | None:
 def _first(candidates: Iterator[tuple[Key, Planner]], solver: str, end: float) -> tuple[Key, Plan] | None:
     """The first with a plan; those come last for which a recipe that holds little is too large."""
     unlikely: list[tuple[Key, Planner]] = []
-    try:
-        for key, planner in candidates:
-            if monotonic() > end:
-                break
-            if not _may_fit(planner):
-                continue
-            if _recipe_is_too_large(planner):
-                unlikely.append((key, planner))
-            elif (plan := _planned(planner, solver, end)) is not None:
-                return key, plan
-    except ShardwrightError:  # no such machine, no such batch, or what was asked for does not go with it
-        pass
+    for key, planner in candidates:
+        if monotonic() > end:
+            break
+        if not _may_fit(planner):
+            continue
+        if _recipe_is_too_large(planner):
+            unlikely.append((key, planner))
+        elif (plan := _planned(planner, solver, end)) is not None:
+            return key, plan
     tried = ((key, _planned(planner, solver, end)) for key, planner in reversed(unlikely))
     return next(((key, plan) for key, plan in tried if plan is not None), None)
 
@@ -148,5 +150,7 @@ def _planned(planner: Planner, solver: str, end: float) -> Plan | None:
         return None
     try:
         return planner.best(solver, seconds)
+    except BoundError:  # a mistake of the planner is told wherever it shows
+        raise
     except ShardwrightError:
         return None

@@ -116,7 +116,7 @@ def test_requests_are_kept_on_a_larger_mesh() -> None:
     shapes = [sw.ShapeDtype(shape, np.float32) for shape in ((64, 1024), (1024, 4096), (4096, 1024))]
 
     def mlp(x: Any, w: Any, v: Any) -> Any:
-        return np.maximum(x @ w, 0) @ v
+        return sw.with_sharding_constraint(np.maximum(x @ w, 0), "[dp, tp]") @ v
 
     asked: dict[str, Any] = {"constraints": {"w": "[_, tp]"}, "hardware": machine(8)}
     error = refused(sw.plan, mlp, *shapes, mesh="dp=1, tp=4", **asked)
