@@ -115,7 +115,7 @@ def _activations(planner: Planner) -> str | None:
 
 
 def _first(candidates: Iterator[tuple[Key, Planner]], solver: str, end: float) -> tuple[Key, Plan] | None:
-    """The first with a plan; those come last for which a recipe that holds little is too large."""
+    """The first with a plan; where a recipe that holds little is too large, that is looked for from the other end."""
     unlikely: list[tuple[Key, Planner]] = []
     for key, planner in candidates:
         if monotonic() > end:
@@ -126,8 +126,12 @@ def _first(candidates: Iterator[tuple[Key, Planner]], solver: str, end: float) -
             unlikely.append((key, planner))
         elif (plan := _planned(planner, solver, end)) is not None:
             return key, plan
-    tried = ((key, _planned(planner, solver, end)) for key, planner in reversed(unlikely))
-    return next(((key, plan) for key, plan in tried if plan is not None), None)
+    least = None
+    for key, planner in reversed(unlikely):  # the largest factor is the likeliest
+        if (plan := _planned(planner, solver, end)) is None:
+            break
+        least = key, plan
+    return least
 
 
 def _recipe_is_too_large(planner: Planner) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import shardwright as sw
+from shardwright.api import fitting as fitting_module
 from shardwright.api.fitting import fitting
 from shardwright.cost.hardware import hardware_of
 from shardwright.errors import PlanInfeasible
@@ -25,6 +26,12 @@ WIDER = re.compile(r'with mesh="([^"]+)" there is a plan: ([0-9.]+ \w+) a step, 
 SMALLER = re.compile(
     r"with accumulate=(\d+) there is a plan: at most (\d+) times ([0-9.]+ \w+) a step, ([0-9.]+) MiB a device"
 )
+
+
+@pytest.fixture(autouse=True)
+def time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine, too."""
+    monkeypatch.setattr(fitting_module, "SECONDS", 240.0)
 
 
 def machine(memory: float) -> Any:
@@ -112,7 +119,8 @@ def test_only_what_helps_is_said() -> None:
     assert "there is a plan" not in error.help
 
 
-def test_requests_are_kept_on_a_larger_mesh() -> None:
+def test_requests_are_kept_on_a_larger_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting_module, "EACH", 60.0)
     shapes = [sw.ShapeDtype(shape, np.float32) for shape in ((64, 1024), (1024, 4096), (4096, 1024))]
 
     def mlp(x: Any, w: Any, v: Any) -> Any:
@@ -122,6 +130,7 @@ def test_requests_are_kept_on_a_larger_mesh() -> None:
     error = refused(sw.plan, mlp, *shapes, mesh="dp=1, tp=4", **asked)
     found = WIDER.search(error.help)
     assert found is not None
+    assert found[1] == "dp=2, tp=4"  # and not the first that is tried, which has the most devices
     plan = sw.plan(mlp, *shapes, mesh=found[1], **asked)
     assert plan.specs["w"] == "[_, tp]"
     assert plan.memory <= asked["hardware"].usable_memory
