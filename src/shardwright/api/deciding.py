@@ -28,6 +28,7 @@ from ..solve.planner import CONSTRAINTS, Planner, check_recipe
 from ..solve.recipes.parts import Known
 from ..spec.mesh import DeviceMesh
 from ..spec.rule import OpShardingRule
+from .fitting import Smaller, fitting
 from .infeasible import diagnosed
 
 
@@ -81,14 +82,22 @@ def _known(source: Source) -> Known | None:
     return Known(batch, parameters) if parameters and batch else None
 
 
-def decided(planner: Planner, source: Source, solver: str, time_limit: float | None) -> Data:
-    """The best plan; of several processes rank 0's, which the others bind to what they captured."""
+def decided(
+    planner: Planner, source: Source, solver: str, time_limit: float | None, smaller: Smaller | None = None
+) -> Data:
+    """The best plan; of several processes rank 0's, which the others bind to what they captured.
+
+    ``smaller`` captures the same training step for a part of the batch: what is tried where the whole does not fit.
+    """
 
     def make() -> Data:
         try:
             return planner.best(solver, time_limit)
         except PlanInfeasible as error:
-            raise diagnosed(planner, error, solver, time_limit) from None
+            told = diagnosed(planner, error, solver, time_limit)
+            ways = fitting(planner, solver, time_limit, smaller)
+            told.help = "\n".join([*([told.help] if told.help else []), *ways]) or None
+            raise told from None
 
     mine: list[Data] = []
 

@@ -32,7 +32,7 @@ from .deciding import Learning, bound, decided, limit_requests, planner_of
 from .foreign import foreign_view
 from .proven import check_verify
 from .specs import tree_requests
-from .training.batches import one_batch
+from .training.batches import one_batch, smaller_batches
 
 
 @front
@@ -98,7 +98,8 @@ def plan(
     requests = [*tree_requests(source, fn, args, call, in_specs, out_specs), *requests_of(constraints), *limits]
     told = constants_told(args, call)
     planner = planner_of(source, on, requests, hardware, Learning(learn, rule_book), notes=told)
-    return Plan(decided(planner, source, solver, time_limit), source, planner, mesh, verify=verify)
+    smaller = smaller_batches(fn, (args, call), form, optimizer, loss)
+    return Plan(decided(planner, source, solver, time_limit, smaller), source, planner, mesh, verify=verify)
 
 
 @front

@@ -10,14 +10,16 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...errors import SpecError, front
-from ...frontends.base import Framework, Source, StepForm, batch_dims, frontend_for
+from ...frontends.base import Framework, Source, StepForm, batch_dims, capture_source, frontend_for
 from ...plans.requests import Request
 from ...run.engine import Engine
 from ...spec.mesh import DeviceMesh
 from ...spec.sharding import ShardingSpec
+from ..fitting import Smaller
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 DATA_MODES = ("global", "local")
@@ -136,6 +138,18 @@ def one_batch(fn: Any, call: Call, form: StepForm) -> Call:
     if form.accumulate == 1 or framework.processes is None:  # which has no training steps, and says so
         return call
     return micro_batches(framework, call, form.accumulate)[0]
+
+
+def smaller_batches(fn: Any, call: Call, form: StepForm, optimizer: Any, loss: Any) -> Smaller | None:
+    """Captures the same training step for a call cut into so many more, whose gradients add up; None where nothing is
+    trained."""
+
+    def smaller(factor: int) -> Source:
+        part = micro_batches(frontend_for(fn, *call).FRAMEWORK, call, factor)[0]
+        cut = replace(form, accumulate=form.accumulate * factor)
+        return capture_source(fn, *part, optimizer=optimizer, loss=loss, training=True, form=cut)
+
+    return None if optimizer is None else smaller
 
 
 class Batches:

@@ -15,10 +15,11 @@ from ...solve.planner import check_recipe, check_solver
 from ..arguments import call_of, check_loss, check_seconds, check_time_limit, mesh_of, step_form
 from ..artefact import Plan
 from ..deciding import Learning, decided, limit_requests, planner_of
+from ..fitting import Smaller
 from ..planning import bind_plan
 from ..proven import check_verify
 from ..specs import tree_requests
-from .batches import WHAT_DATA, Batches, Call, check_data, data_axes_of, one_batch
+from .batches import WHAT_DATA, Batches, Call, check_data, data_axes_of, one_batch, smaller_batches
 from .step import Step
 
 
@@ -79,7 +80,10 @@ class Wishes:
             return self.verify
         return "on" if self.plan is None else self.plan.verified
 
-    def planned(self, source: Source, model: Any, call: Call, more: Sequence[Request] = (), engine: Any = None) -> Plan:
+    def planned(
+        self, source: Source, model: Any, call: Call, more: Sequence[Request] = (), engine: Any = None,
+        smaller: Smaller | None = None,
+    ) -> Plan:  # fmt: skip
         """The plan for what was captured."""
         engine = self.engine if engine is None else engine
         if self.plan is not None:
@@ -90,7 +94,10 @@ class Wishes:
         requests += [*requests_of(self.specs), *requests_of(self.constraints), *([] if self.plan else more)]
         requests += limit_requests(self.memory, recipe=self.recipe)
         planner = planner_of(source, mesh_of(self.mesh), requests, self.hardware, Learning())
-        data = planner.by_specs() if self.by_hand else decided(planner, source, self.solver, self.time_limit)
+        if self.by_hand:
+            data = planner.by_specs()
+        else:
+            data = decided(planner, source, self.solver, self.time_limit, smaller)
         return Plan(data, source, planner, self.mesh, engine, self.proof)
 
 
@@ -223,7 +230,8 @@ def train_step(
         made, known = Plan(plan.data, plan.source, plan.planner, None, runs, wishes.proof), None
     else:
         source = capture_source(model, *example, optimizer=optimizer, loss=loss, training=True, form=form)
-        made = wishes.planned(source, model, example, () if parts is None else parts.requests(source), runs)
+        smaller = smaller_batches(model, example, form, optimizer, loss)
+        made = wishes.planned(source, model, example, () if parts is None else parts.requests(source), runs, smaller)
         known = example
     return made.step(
         data=data or "global", data_axes=data_axes, on_nonfinite=on_nonfinite, init=init, example=known, compile=compile
