@@ -27,6 +27,8 @@ def for_file(ctx: click.Context, option: click.Parameter, path: Path | None) -> 
             f"{name} {str(path)!r}: there is no folder {str(path.parent)!r}", help="make it, or name another"
         )
     there = path.exists()
+    if there and not path.is_file():
+        return path  # a pipe or a device: to open it would hang, or be taken for all that is written
     try:
         path.open("ab").close()  # permissions alone do not say it: of /proc, or a disk that is full
         if not there:

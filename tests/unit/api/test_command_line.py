@@ -241,6 +241,12 @@ def test_a_folder_that_only_seems_writable(where):
     refused("audit", "dtensor", "-o", "/proc/nope.md", said="cannot be written")
 
 
+def test_pipes_are_not_opened_beforehand(where, tmp_path):
+    """That would wait for a reader, or end what he reads."""
+    os.mkfifo(tmp_path / "pipe")
+    refused("plan", where, "--mesh", "2x4", "-o", tmp_path / "pipe", said='write "a=2, b=4"')
+
+
 def test_looking_leaves_no_file_behind(where, tmp_path):
     refused("plan", where, "--mesh", "2x4", "-o", tmp_path / "plan.json", said="")
     assert not (tmp_path / "plan.json").exists()
