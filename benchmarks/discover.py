@@ -35,7 +35,7 @@ def oracle(op: str, world: int) -> tuple[float, int, int]:
     """CPU seconds, combinations and valid ones of ours, on the same samples."""
     import torch
 
-    from shardwright.discover.oracle import check
+    from shardwright.discover.judging.oracle import check
     from shardwright.discover.torch.ops import sample_of, torch_operator
     from shardwright.discover.torch.samples import opinfos_named
 

@@ -8,14 +8,10 @@ know PyTorch.
 | part | what it holds |
 |---|---|
 | `placement`, `operator`, `table`, `statement` | R, S(dim), P(kind); operators and calls; findings of a call; rules |
-| `inputs/`, `widen` | inputs on which false rules fail; more calls from given ones |
-| `named` | what an operator's code and documentation name |
-| `fresh`, `fresh_numbers` | fresh calls, drawn around it; and the numbers in their tensors |
-| `encode`, `judge`, `oracle` | a tensor cut over devices and put together again; is it the wanted one; the oracle |
-| `special_arguments` | tensors that are written to; the argument that tells the result's shape |
-| `confirm` | its findings again on two mesh axes and in float32 |
-| `cases`, `conditions`, `templates` | the words of a statement: for dims, for conditions; rules without conditions |
-| `search`, `attack`, `synthesize` | the smallest rules; fresh calls that refute them; both in turn, until none does |
+| `inputs/` | inputs on which false rules fail |
+| `calls/` | more calls from given ones: varied, and fresh ones around what the operator names |
+| `judging/` | a tensor cut over devices and put together again; is it the wanted one; the oracle |
+| `synthesis/` | the smallest rules; fresh calls that refute them; both in turn, until none does |
 | `analyse` | category, linearity, factors |
 | `learn`, `isolate`, `everything` | all of it for one operator; in a process with limits; for all operators |
 | `report` | text, YAML, JSON, a line for the rule book |
@@ -26,13 +22,13 @@ know PyTorch.
 | `on_demand/` | rules of unknown ops, learned when a plan needs them |
 
 To extend: a generator is one decorated function (``inputs.registry.generator``); a word for dims or a condition one
-function in ``conditions``; a framework one ``Library`` and a function that makes `Operator`s.
+function in ``synthesis.conditions``; a framework one ``Library`` and a function that makes `Operator`s.
 """
 
 from .inputs.registry import Generator, generator, generators_for, register_generator
+from .judging.oracle import Counterexample, check, refute
 from .learn import QUICK, THOROUGH, Effort, analyze_and_synthesize, discover, discover_strategies, study
 from .operator import Operator, Sample, Slot
-from .oracle import Counterexample, check, refute
 from .placement import P, Placement, R, S
 from .statement import Rule, Statement
 

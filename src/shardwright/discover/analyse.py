@@ -9,10 +9,10 @@ import numpy as np
 
 from ..errors import ShardwrightError
 from ..spec.rule import parse_rule
-from .cases import Situation
 from .operator import Operator
 from .placement import P, Placement, R
 from .statement import Rule, ShardedOn
+from .synthesis.cases import Situation
 from .table import Table, folded
 
 Factors = list[tuple[dict[int, int], dict[int, Placement]]]

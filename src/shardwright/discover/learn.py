@@ -15,19 +15,19 @@ import numpy as np
 
 from ..errors import DiscoverError, front
 from .analyse import category, factor_line, properties, varying
-from .attack import FULL, LIGHT, SWIFT, Strength
-from .cases import dim_arguments
-from .confirm import confirm
-from .fresh import Drawer
+from .calls.fresh import Drawer
+from .calls.named import dims_by_behaviour
+from .calls.widen import describe, runs, widened
 from .inputs.adversarial import redraw, shuffled
 from .inputs.registry import Generator, generator_named, generators_for, standard_generators
-from .named import dims_by_behaviour
+from .judging.confirm import confirm
+from .judging.oracle import MOST_COMBINATIONS, NO_EVEN_SHARDS, WORLDS, check
 from .operator import Argument, Array, NumpyLibrary, Operator, Sample, Slot
-from .oracle import MOST_COMBINATIONS, NO_EVEN_SHARDS, WORLDS, check
 from .statement import Statement
-from .synthesize import synthesize, without
+from .synthesis.attack import FULL, LIGHT, SWIFT, Strength
+from .synthesis.cases import dim_arguments
+from .synthesis.synthesize import synthesize, without
 from .table import Table, folded
-from .widen import describe, runs, widened
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ every framework, and nothing in this file knows one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
@@ -186,3 +187,11 @@ def _filled(value: Any, tensors: list[Any]) -> Any:
     if isinstance(value, (list, tuple)) and any(True for _ in slots_in(value)):
         return type(value)(_filled(item, tensors) for item in value)
     return value
+
+
+_DIM_NAMES = re.compile(r"(.*_)?(dims?|dimensions?|axis|axes|axe)_?\d*|source|destination")
+
+
+def names_dims(operator: Operator, name: str) -> bool:
+    """Whether an argument names dims: it is called so, or it was seen to take dims and nothing else (`calls.fresh`)."""
+    return _DIM_NAMES.fullmatch(name) is not None or name in operator.facts.get("dims", ())

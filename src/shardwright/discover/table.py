@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from .encode import kinds_for
+from .judging.encode import kinds_for
 from .operator import Sample
 from .placement import P, Placement, R, at_least
 
 Inputs = tuple[Placement, ...]
+
+FEWEST = 4
+"""Elements that a tensor must have to tell something."""
 
 GRADES = ("even", "uneven", "empty")
 """The shards a rule holds on, each word including those before it: equal ones; unequal; some without elements."""

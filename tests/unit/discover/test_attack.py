@@ -12,14 +12,14 @@ torch = pytest.importorskip("torch")
 
 from brute_force import Call, Subject, check_statement  # noqa: E402
 from shardwright.discover import QUICK, discover  # noqa: E402
-from shardwright.discover.conditions import value_atoms  # noqa: E402
+from shardwright.discover.calls.fresh import Drawer  # noqa: E402
+from shardwright.discover.calls.named import dims_by_behaviour, named_by  # noqa: E402
 from shardwright.discover.emit.expression import value_of  # noqa: E402
-from shardwright.discover.fresh import Drawer  # noqa: E402
+from shardwright.discover.judging.oracle import Oracle, check  # noqa: E402
 from shardwright.discover.learn import SURVEY, study  # noqa: E402
-from shardwright.discover.named import dims_by_behaviour, named_by  # noqa: E402
 from shardwright.discover.operator import REQUIRED, Sample  # noqa: E402
-from shardwright.discover.oracle import Oracle, check  # noqa: E402
 from shardwright.discover.placement import KINDS  # noqa: E402
+from shardwright.discover.synthesis.conditions import value_atoms  # noqa: E402
 from shardwright.discover.torch.ops import sample_of, torch_operator  # noqa: E402
 from shardwright.errors import DiscoverError  # noqa: E402
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.discover.confirm import confirm
-from shardwright.discover.encode import ENCODINGS, assemble, kinds_for, same, split
+from shardwright.discover.judging.confirm import confirm
+from shardwright.discover.judging.encode import ENCODINGS, assemble, kinds_for, same, split
+from shardwright.discover.judging.oracle import check, refute
 from shardwright.discover.operator import Argument, NumpyLibrary, Operator, Sample, Slot
-from shardwright.discover.oracle import check, refute
 from shardwright.discover.placement import KINDS, P, Placement, R, S, parse_placement
 from shardwright.discover.table import folded, strongest
 

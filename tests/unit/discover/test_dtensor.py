@@ -19,7 +19,7 @@ from shardwright.discover.audit.dtensor import (
     run_dispatched,
     same_cache_key,
 )
-from shardwright.discover.encode import split
+from shardwright.discover.judging.encode import split
 from shardwright.discover.operator import Sample, Slot
 from shardwright.discover.placement import P, R, S, placements
 

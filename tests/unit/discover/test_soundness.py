@@ -13,8 +13,8 @@ torch = pytest.importorskip("torch")
 
 import numpy as np  # noqa: E402
 
+from shardwright.discover.judging.oracle import check, refute  # noqa: E402
 from shardwright.discover.operator import Operator, Sample, Slot  # noqa: E402
-from shardwright.discover.oracle import check, refute  # noqa: E402
 from shardwright.discover.placement import Placement, parse_placement  # noqa: E402
 from shardwright.discover.torch.ops import TorchLibrary  # noqa: E402
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from shardwright.discover.analyse import factor_line
+from shardwright.discover.calls.widen import widened
 from shardwright.discover.emit.expression import value_of
+from shardwright.discover.judging.oracle import check
 from shardwright.discover.learn import state
 from shardwright.discover.operator import Argument, NumpyLibrary, Operator, Sample, Slot
-from shardwright.discover.oracle import check
 from shardwright.discover.statement import Statement
 from shardwright.discover.table import Table
-from shardwright.discover.widen import widened
 from shardwright.errors import DiscoverError
 
 X = Argument("x", True)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..encode import assemble, split
+from ..judging.encode import assemble, split
 from ..operator import Array, Operator, Sample
 from ..table import Inputs
 from ..torch.ops import TORCH, call_sample, tensors_in

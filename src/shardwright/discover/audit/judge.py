@@ -17,12 +17,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from ..encode import ENCODINGS, shard_grade
+from ..calls.widen import describe
+from ..judging.encode import ENCODINGS, shard_grade
+from ..judging.oracle import Oracle
 from ..operator import Operator, Sample
-from ..oracle import Oracle
 from ..placement import KINDS, P, Placement, R
 from ..table import GRADES, Inputs, Table, folded
-from ..widen import describe
 from .cases import Case, Fault, case_of, examine, refused_locally, simplified, whole_sample
 from .dtensor import Claim, Foreign, answers_in_full, claims, has_handler, same_cache_key
 from .samples import value_groups

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from ..calls.widen import runs, with_value
 from ..operator import Operator, Sample
 from ..torch.ops import aten_calls, torch_operator
-from ..widen import runs, with_value
 from .dtensor import registered_overloads
 
 LARGEST = 4096

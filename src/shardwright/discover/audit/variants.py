@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from ..calls.widen import runs, with_value
 from ..isolate import isolated
 from ..operator import Operator, Sample, Slot
-from ..widen import runs, with_value
 
 EACH = 3
 """Calls that each way to vary makes, at most."""

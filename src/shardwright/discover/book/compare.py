@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from ...rules.registry import find
 from ...spec.rule import OpShardingRule
-from ..encode import kinds_for
 from ..inputs.adversarial import shuffled
+from ..judging.encode import kinds_for
+from ..judging.oracle import MOST_COMBINATIONS, check, refute
 from ..operator import Operator, Sample
-from ..oracle import MOST_COMBINATIONS, check, refute
 from ..placement import KINDS, P, Placement, R, S, at_least, parse_placement
 from ..table import Inputs, Table, folded
 

@@ -25,11 +25,11 @@ from ...frontends.torch.signatures import find_op, op_name, signature
 from ...ir.graph import TensorType
 from ...rules.registry import find, lookup, records
 from ...spec.rule import OpShardingRule
-from ..cases import FEWEST
 from ..inputs.adversarial import shuffled
 from ..isolate import run_isolated
+from ..judging.oracle import refute
 from ..operator import Operator, Sample, Slot
-from ..oracle import refute
+from ..table import FEWEST
 from ..torch.ops import TORCH, roles_of
 from ..torch.private import registered_names
 from .compare import Comparison, Study, compare, transfer_rows

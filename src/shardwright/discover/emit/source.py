@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from ...errors import DiscoverError
-from ..conditions import RESERVED
 from ..operator import Argument, Operator, Sample, Slot, slots_in
 from ..placement import P, Placement, R
 from ..statement import Expr, Rule, ShardedOn, Statement, Term
+from ..synthesis.conditions import RESERVED
 from .expression import value_of
 
 WIDTH = 120

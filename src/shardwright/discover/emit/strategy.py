@@ -13,10 +13,10 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..cases import rank_code
 from ..operator import REQUIRED, Argument, Operator, slots_in
 from ..placement import P, R
 from ..statement import Rule, ShardedOn, Statement, Term
+from ..synthesis.cases import rank_code
 from .source import (
     WIDTH,
     Kept,

@@ -34,10 +34,10 @@ from ...spec.mesh import DeviceMesh
 from ...spec.op_record import OpRecord, slots_of
 from ...spec.rule import OpShardingRule
 from ...spec.sharding import ShardingSpec
-from ..encode import kinds_for
 from ..isolate import isolated
+from ..judging.encode import kinds_for
+from ..judging.oracle import Counterexample, Oracle, refute
 from ..operator import Operator, Sample
-from ..oracle import Counterexample, Oracle, refute
 from ..placement import KINDS
 from . import study
 from .op_library import OpLibrary

@@ -24,15 +24,15 @@ from ...frontends.numpy.kernels import KERNELS
 from ...ir.graph import Node, TensorType
 from ...spec.rule import Mapped, OpShardingRule, RulePattern, Transfer
 from ..analyse import factor_line
+from ..calls.widen import runs
 from ..inputs.adversarial import redraw, shuffled
 from ..inputs.registry import Generator, generators_for, standard_generators
+from ..judging.oracle import check, refute
 from ..learn import Effort, state
 from ..operator import Argument, NumpyLibrary, Operator, Sample, Slot
-from ..oracle import check, refute
 from ..placement import P, Placement, R, S
 from ..report import as_dict
 from ..table import Table
-from ..widen import runs
 from .op_library import OpLibrary
 
 EFFORT = Effort(samples=2, more=0, variants=12, combinations=8_000, attack=None)

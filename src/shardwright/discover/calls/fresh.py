@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from .cases import names_dims
-from .fresh_numbers import STYLES, Numbers, recast
+from ..operator import Array, Operator, Sample, names_dims
 from .named import Named, choices_of, documents_of, named_by
-from .operator import Array, Operator, Sample
+from .numbers import STYLES, Numbers, recast
 from .widen import in_turn, runs, with_value
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from .inputs.adversarial import BELONG_TOGETHER, conformed, domain_of
-from .inputs.registry import plain_name
+from ..inputs.adversarial import BELONG_TOGETHER, conformed, domain_of
+from ..inputs.registry import plain_name
+from ..operator import Array, Operator, Sample
 from .named import Named, numbers_in
-from .operator import Array, Operator, Sample
 
 DEFAULT_TURNS = (0.0, 0.5, 1.0, 3.0, 6.0, 20.0)
 """Where kernels branch, whose code cannot be read: the steps of relu6, hardtanh, hardswish, softplus."""

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from ..placement import Placement, R, S
+from ..table import Inputs, folded
 from .cases import DimWord, Situation
 from .conditions import Atom
-from .placement import Placement, R, S
-from .table import Inputs, folded
 
 Outputs = tuple[Placement, ...]
 Row = tuple[int, Inputs, Outputs]

@@ -8,20 +8,16 @@ new word, add one line here; `conditions` holds what may be asked of a case.
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from .operator import Operator
-from .statement import FRAME, Expr
-from .table import Table
+from ..operator import Operator, names_dims
+from ..statement import FRAME, Expr
+from ..table import FEWEST, Table
 
 Dims = tuple[int, ...]
-
-FEWEST = 4
-"""Elements that a tensor must have to tell something."""
 
 
 @dataclass(frozen=True)
@@ -87,14 +83,6 @@ def as_dims(value: Any, rank: int) -> Dims | None:
     if not items:
         return tuple(range(rank))
     return tuple(item % max(rank, 1) for item in items)
-
-
-_DIM_NAMES = re.compile(r"(.*_)?(dims?|dimensions?|axis|axes|axe)_?\d*|source|destination")
-
-
-def names_dims(operator: Operator, name: str) -> bool:
-    """Whether an argument names dims: it is called so, or it was seen to take dims and nothing else (`fresh.dims`)."""
-    return _DIM_NAMES.fullmatch(name) is not None or name in operator.facts.get("dims", ())
 
 
 def dim_arguments(operator: Operator, tables: Sequence[Table], inserts: int = 0) -> tuple[str, ...]:

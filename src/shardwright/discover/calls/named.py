@@ -13,8 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .cases import names_dims
-from .operator import Operator, Sample
+from ..operator import Operator, Sample, names_dims
 from .widen import runs, with_value
 
 _MOST = 24

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .cases import names_dims
-from .operator import Operator, Sample, leaves, slots_in
+from ..operator import Operator, Sample, leaves, names_dims, slots_in
 
 
 def widened(operator: Operator, samples: Sequence[Sample], limit: int) -> list[Sample]:

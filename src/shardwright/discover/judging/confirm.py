@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..operator import Array, Operator, Sample
+from ..placement import KINDS, Placement, R
+from ..table import Inputs, Table, folded
 from .encode import ENCODINGS, assemble, same, split
-from .operator import Array, Operator, Sample
 from .oracle import Oracle
-from .placement import KINDS, Placement, R
-from .table import Inputs, Table, folded
 
 Row = tuple[Inputs, tuple[Placement, ...]]
 

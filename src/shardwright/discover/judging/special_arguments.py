@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .cases import names_dims
-from .operator import Operator, Sample, Slot
+from ..operator import Operator, Sample, Slot, names_dims
 
 
 def mutated_slots(operator: Operator, sample: Sample) -> list[int]:

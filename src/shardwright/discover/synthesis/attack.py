@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..calls.fresh import Drawer
+from ..judging.encode import ENCODINGS, MANY_ROUNDINGS, assemble, same
+from ..judging.oracle import Oracle
+from ..operator import Operator, Sample
+from ..placement import KINDS, Placement, R
+from ..table import GRADES, Inputs, Table
 from .cases import Situation
-from .encode import ENCODINGS, MANY_ROUNDINGS, assemble, same
-from .fresh import Drawer
-from .operator import Operator, Sample
-from .oracle import Oracle
-from .placement import KINDS, Placement, R
-from .table import GRADES, Inputs, Table
 
 Row = tuple[Inputs, tuple[Placement, ...]]
 WORLDS = (2, 3, 4, 5)

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from ..operator import Array
+from ..placement import P, Placement, R, S
 from .encode import assemble, chunk_sizes, kinds_for, same
-from .operator import Array
-from .placement import P, Placement, R, S
 
 
 def fitting(parts: list[Array], want: Array, kinds: Sequence[str]) -> Iterator[Placement]:

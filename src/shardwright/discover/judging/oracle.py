@@ -17,13 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from .cases import FEWEST
+from ..operator import Array, Operator, Sample, Slot, leaves, slots_in
+from ..placement import KINDS, Placement, R, S, placements
+from ..table import FEWEST, GRADES, Inputs, Table
 from .encode import ENCODINGS, assemble, chunk_sizes, kinds_for, same, shard_grade, split
 from .judge import fitting, lies, varies
-from .operator import Array, Operator, Sample, Slot, leaves, slots_in
-from .placement import KINDS, Placement, R, S, placements
 from .special_arguments import mutated_slots, shape_argument, with_argument, write_only_slots
-from .table import GRADES, Inputs, Table
 
 WORLDS = (2, 3, 4)
 MOST_COMBINATIONS = 40_000

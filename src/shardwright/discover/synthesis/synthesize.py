@@ -11,17 +11,17 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from ..calls.fresh import Drawer
+from ..calls.widen import with_value
+from ..operator import Operator, Sample
+from ..placement import R
+from ..statement import Rule, ShardedOn
+from ..table import Table
 from .attack import Claim, Pool, Row, Strength, Struck, Target, attack
 from .cases import Situation
 from .conditions import Atom
-from .fresh import Drawer
-from .operator import Operator, Sample
-from .placement import R
 from .search import WITNESSES, Search
-from .statement import Rule, ShardedOn
-from .table import Table
 from .templates import Template, claims, row_text
-from .widen import with_value
 
 Ruling = tuple[Template, tuple[Atom, ...]]
 """A template and its condition."""

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
+from ..statement import FRAME, Expr
 from .cases import Situation, rank_code
-from .statement import FRAME, Expr
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,10 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ..operator import Operator, Sample
+from ..placement import Placement, R
+from ..statement import FRAME, Rule, ShardedOn, Term
+from ..table import GRADES, Inputs, Table
 from .cases import DimWord, Situation, aligned_word, dim_arguments, dim_words, list_arguments
 from .conditions import (
     RANK_COST,
@@ -25,10 +29,6 @@ from .conditions import (
     word_among,
     words_of,
 )
-from .operator import Operator, Sample
-from .placement import Placement, R
-from .statement import FRAME, Rule, ShardedOn, Term
-from .table import GRADES, Inputs, Table
 from .templates import Outputs, Row, Template, dims_of, label, placed_at, row_text, rows_of
 
 Way = tuple[int, int, tuple[Atom, ...]]

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..spec.chunks import all_chunks
-from .operator import Array, Role
-from .placement import KINDS, Placement
+from ...spec.chunks import all_chunks
+from ..operator import Array, Role
+from ..placement import KINDS, Placement
 
 ENCODINGS = ("random", "small", "large", "alone")
 """The ways to split a pending tensor; the first one screens, the others confirm."""
