@@ -14,8 +14,8 @@ import numpy as np
 
 from .problem import Floats, Ints
 
-BLOCK = 1 << 14
-"""Tables with more entries are looked at member by member: what is made of one then stays in a core's cache."""
+BLOCK = 1 << 13
+"""So many sums of a table's entries and messages are made at once: they stay in a core's first caches."""
 _add, _least = np.add.reduce, np.minimum.reduce
 
 
@@ -42,12 +42,17 @@ class _Side:
     other: int
     other_rows: Ints
     table: Floats
-    """(strategies there, strategies here)"""
+    """(strategies here, 1, strategies there)"""
     inbox: Floats
     outbox: Floats
     """Messages over these edges, to this batch and to the other one."""
     alone: bool
     """Whether this batch has one member, and perhaps many of these edges."""
+    rest: Floats
+    """Room for what this batch says, edge by edge, and the same seen as (strategies here, edges, 1)."""
+    turned: Floats
+    work: Floats | None = None
+    """Room for the sums of both: (strategies here, edges, strategies there); None where they are made part by part."""
 
 
 @dataclass(eq=False)
@@ -80,6 +85,8 @@ class Batches:
         self.nudged = False
         self.boxes: list[tuple[Floats, Floats]] = []
         """Messages over each link's edges, to its first and to its second batch."""
+        self.room = np.empty(max([BLOCK, *(link.table.size for link in links)]))
+        """What is needed for a moment only: memory that is asked for anew each time takes longer than the sums."""
         counts = tuple([np.zeros(len(batch.unary)) for batch in self.batches] for _ in range(2))
         for number, link in enumerate(links):
             a, b = self.batches[link.first], self.batches[link.second]
@@ -90,17 +97,26 @@ class Batches:
             counts[0][link.first] += np.bincount(link.mine, minlength=len(a.unary))
             counts[1][link.second] += np.bincount(link.theirs, minlength=len(b.unary))
             a.ahead.append(
-                _Side(
-                    number, _slice(link.mine), link.second, link.theirs, np.ascontiguousarray(table.T), to_first,
-                    to_second, len(a.unary) == 1,
-                )
-            )  # fmt: skip
+                self._side(number, link.mine, link.second, link.theirs, table, (to_first, to_second), len(a.unary) == 1)
+            )
             b.behind.append(
-                _Side(number, _slice(link.theirs), link.first, link.mine, table, to_second, to_first, len(b.unary) == 1)
+                self._side(
+                    number, link.theirs, link.first, link.mine, table.T, (to_second, to_first), len(b.unary) == 1
+                )
             )
         for batch, ahead, behind in zip(self.batches, *counts):
             batch.sides = [*batch.ahead, *batch.behind]
             batch.share = (1.0 / np.maximum(1.0, np.maximum(ahead, behind)))[:, None]
+
+    def _side(
+        self, number: int, rows: Ints, other: int, other_rows: Ints, table: Floats, boxes: Sequence[Floats], alone: bool
+    ) -> _Side:
+        (here, there), edges = table.shape, len(rows)
+        rest, size = np.empty((edges, here)), here * edges * there
+        return _Side(
+            number, _slice(rows), other, other_rows, np.ascontiguousarray(table)[:, None, :], *boxes, alone,
+            rest, rest.T[:, :, None], self.room[:size].reshape(here, edges, there) if size <= BLOCK else None,
+        )  # fmt: skip
 
     def nudge(self, by: float) -> None:
         """Prefer strategies that come first, by this much from the first to the last; 0: no more."""
@@ -137,13 +153,35 @@ class Batches:
         sums -= least[:, None]
         sums *= batch.share
         for side in sides:
-            mine = sums if side.alone else sums[side.rows]
-            rest = mine - side.inbox
-            found = _passed_on(side.table, rest)
+            np.subtract(sums if side.alone else sums[side.rows], side.inbox, out=side.rest)
+            found = side.outbox
+            if side.work is None:
+                self._by_parts(side)
+            else:
+                np.add(side.table, side.turned, out=side.work)
+                _least(side.work, 0, None, found)
             low = _least(found, 1)
-            np.subtract(found, low[:, None], out=side.outbox)
+            found -= low[:, None]
             total += float(_add(low))
         return total
+
+    def _by_parts(self, side: _Side) -> None:
+        """Write to the outbox the least sums of a table's entries and messages where they are too many to make at once.
+
+        Layers in the middle of a stack mostly say the same, to the bit: neighbours that do are looked at once.
+        """
+        table, rest = side.table, side.rest
+        here, _, there = table.shape
+        first = np.flatnonzero(np.append(True, (rest[1:] != rest[:-1]).any(1)))
+        found = side.outbox if first.size == len(rest) else np.empty((first.size, there))
+        members = max(1, BLOCK // (here * there))
+        for start in range(0, first.size, members):
+            part = rest[first[start : start + members]].T[:, :, None]
+            work = self.room[: here * part.shape[1] * there].reshape(here, part.shape[1], there)
+            np.add(table, part, out=work)
+            _least(work, 0, None, found[start : start + members])
+        if found is not side.outbox:
+            side.outbox[:] = np.repeat(found, np.diff(first, append=len(rest)), 0)
 
     def round(self) -> list[Ints]:
         """A choice for every member: what is best given the batches behind and the messages from ahead."""
@@ -156,7 +194,7 @@ class Batches:
                 else:
                     sums[side.rows] += side.inbox
             for side in batch.behind:
-                found = side.table[picks[side.other][side.other_rows]]
+                found = side.table[:, 0, picks[side.other][side.other_rows]].T
                 if side.alone:
                     sums[0] += found.sum(0)
                 else:
@@ -172,24 +210,6 @@ class Batches:
         for link in self.links:
             total += int(link.table[picks[link.first][link.mine], picks[link.second][link.theirs]].sum())
         return total
-
-
-def _passed_on(table: Floats, rest: Floats) -> Floats:
-    """For each member and strategy there the least of what a strategy here costs, in ``rest``, and the table's entry.
-
-    Layers in the middle of a stack mostly say the same, to the bit: neighbours that do are looked at once.
-    """
-    members, size = len(rest), table.size
-    if members * size <= BLOCK:
-        found: Floats = _least(table + rest[:, None, :], 2)
-        return found
-    first = np.flatnonzero(np.append(True, (rest[1:] != rest[:-1]).any(1)))
-    found = np.empty((first.size, len(table)))
-    sums = np.empty(table.shape)
-    for row, at in enumerate(first.tolist()):
-        np.add(table, rest[at], out=sums)
-        _least(sums, 1, out=found[row])
-    return found if first.size == members else np.repeat(found, np.diff(first, append=members), 0)
 
 
 def _slice(rows: Ints) -> Ints | slice:
