@@ -5,8 +5,8 @@
     python benchmarks/overlap.py --device cuda --width 4096 --tokens 2048 --batch 8
 
 One rank of a whole AdamW step of a Llama-like model, zero3, in its Program's order.  In place of each collective a
-local op makes the same shapes, and the link is taken for a known time: on a GPU by a kernel that sleeps on a stream of
-its own, elsewhere by a clock.  Five times are tried, from none to twice the compute.
+local op makes the same shapes, and the link is taken for a known time: on a GPU by a kernel on a stream of its
+own that waits for the device's timer, elsewhere by a clock.  Five times are tried, from none to twice the compute.
 `simulate` replays the same order with those times and the compute measured in the very same run, op by op; the columns
 stand for the median of that run's `measured / simulated`.  ``in turn`` is what the step would take if nothing
 overlapped.
@@ -75,30 +75,26 @@ class HostClock:
     def between(self, one: float, other: float) -> float:
         return other - one
 
-    def taken(self) -> float | None:
-        """Seconds that links were taken: as long as they were told."""
-        return None
-
     def settle(self) -> None:
         self.free = 0.0
 
 
+TAKE = """
+extern "C" __global__ void take(int ns) {
+    long long start, now;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
+    do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); while (now - start < ns);
+}
+"""
+"""A kernel that takes a time by the device's timer, whose pace does not change while it computes as a clock's does."""
+
+
 class GpuClock:
-    """Compute goes to the current stream; a link is a stream on which a kernel sleeps."""
+    """Compute goes to the current stream; a link is a stream on which a kernel takes its time."""
 
     def __init__(self) -> None:
         self.link = torch.cuda.Stream()
-        self.per_second = self._cycles()
-        self.slept: list[tuple[Any, Any]] = []
-
-    def _cycles(self) -> float:
-        """What a second is to the kernel that sleeps."""
-        for _ in range(2):  # the second time the clock is up
-            begin, cycles = self.mark(), 50_000_000
-            torch.cuda._sleep(cycles)
-            end = self.mark()
-            torch.cuda.synchronize()
-        return cycles / self.between(begin, end)
+        self.take = torch.cuda._compile_kernel(TAKE, "take")
 
     def mark(self) -> Any:
         event = torch.cuda.Event(enable_timing=True)
@@ -109,17 +105,10 @@ class GpuClock:
         here, done = self.mark(), torch.cuda.Event(enable_timing=True)
         with torch.cuda.stream(self.link):
             self.link.wait_event(here)
-            since = self.mark()
             if seconds:
-                torch.cuda._sleep(round(seconds * self.per_second))
+                self.take(args=[round(seconds * 1e9)])
             done.record()
-        self.slept.append((since, done))
         return done
-
-    def taken(self) -> float | None:
-        """A kernel sleeps for a number of cycles, which last longer while the device computes: its clock goes down."""
-        found, self.slept = sum(self.between(*pair) for pair in self.slept), []
-        return found
 
     def wait(self, until: Any) -> None:
         torch.cuda.current_stream().wait_event(until)
@@ -143,9 +132,6 @@ class Rank:
     clock: Any
     device: str = "cpu"
     visit: Callable[[Any, Callable[[], Any]], Any] = field(default=lambda node, call: call())
-
-    stretch: float = 1.0
-    """How much longer than told links were taken in the last step."""
 
     def __post_init__(self) -> None:
         self.starts = [event for event in self.program.order if event.kind == START]
@@ -206,8 +192,6 @@ class Rank:
         computed()
         end = marks[-1][1]
         clock.settle()
-        taken, told = clock.taken(), sum(self.seconds)
-        self.stretch = taken / told if taken and told else 1.0
         pieces = [round(clock.between(*pair) * PS) for pair in marks]
         times = [0] * len(self.program.instrs) + pieces
         instrs = (*self.program.instrs, *([self.program.instrs[0]] * len(pieces)))
@@ -259,8 +243,7 @@ def measure(plan: Any, factor: float, compute: float, told: argparse.Namespace) 
     for n in range(told.steps + 2):
         seconds, did, pieces = rank.run(inputs_of(plan, 0, told.words, told.device))
         if n >= 2:
-            as_taken = linked(plan.hardware, "dp", rate / rank.stretch).on(plan.program.mesh)
-            rows.append((seconds, *simulated(did, pieces, as_taken)))
+            rows.append((seconds, *simulated(did, pieces, hardware)))
     ratio = statistics.median(row[0] / row[1] for row in rows)
     took, said, worked, sent = (statistics.median(column) * 1e3 for column in zip(*rows))
     return [
