@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+torch.backends.opt_einsum.enabled = False  # type: ignore[assignment]  # else graphs depend on whether it is installed
+
 
 class MLP(nn.Module):
     def __init__(self):

@@ -109,12 +109,20 @@ class Batches:
             batch.share = (1.0 / np.maximum(1.0, np.maximum(ahead, behind)))[:, None]
 
     def _side(
-        self, number: int, rows: Ints, other: int, other_rows: Ints, table: Floats, boxes: Sequence[Floats], alone: bool
+        self,
+        number: int,
+        rows: Ints,
+        other: int,
+        other_rows: Ints,
+        table: Floats,
+        boxes: tuple[Floats, Floats],
+        alone: bool,
     ) -> _Side:
         (here, there), edges = table.shape, len(rows)
         rest, size = np.empty((edges, here)), here * edges * there
+        inbox, outbox = boxes
         return _Side(
-            number, _slice(rows), other, other_rows, np.ascontiguousarray(table)[:, None, :], *boxes, alone,
+            number, _slice(rows), other, other_rows, np.ascontiguousarray(table)[:, None, :], inbox, outbox, alone,
             rest, rest.T[:, :, None], self.room[:size].reshape(here, edges, there) if size <= BLOCK else None,
         )  # fmt: skip
 
@@ -159,7 +167,7 @@ class Batches:
                 self._by_parts(side)
             else:
                 np.add(side.table, side.turned, out=side.work)
-                _least(side.work, 0, None, found)
+                _least(side.work, 0, out=found)
             low = _least(found, 1)
             found -= low[:, None]
             total += float(_add(low))
@@ -179,7 +187,7 @@ class Batches:
             part = rest[first[start : start + members]].T[:, :, None]
             work = self.room[: here * part.shape[1] * there].reshape(here, part.shape[1], there)
             np.add(table, part, out=work)
-            _least(work, 0, None, found[start : start + members])
+            _least(work, 0, out=found[start : start + members])
         if found is not side.outbox:
             side.outbox[:] = np.repeat(found, np.diff(first, append=len(rest)), 0)
 

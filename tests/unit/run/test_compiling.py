@@ -168,6 +168,7 @@ def test_inductor() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need CUDA")
+@pytest.mark.filterwarnings("default")  # the compiler's own
 @pytest.mark.parametrize("form", ["auto", "on", "graph"])
 def test_on_a_gpu(form) -> None:
     step = alike(form, steps=16, device="cuda")

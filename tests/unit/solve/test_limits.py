@@ -70,8 +70,17 @@ def test_compaction_stops() -> None:
 
 def test_large_tables_are_looked_at_in_parts_and_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
-    table, rest = rng.random((7, 9)), np.repeat(rng.random((3, 9)), [1, 4, 2], axis=0)
-    whole = batches._passed_on(table, rest)
-    monkeypatch.setattr(batches, "BLOCK", 8)
-    assert np.array_equal(batches._passed_on(table, rest), whole)
-    assert np.array_equal(whole, (table[None] + rest[:, None]).min(2))
+    costs = [np.repeat(rng.integers(0, 9, (3, size)), [1, 4, 2], axis=0) for size in (7, 9)]
+    members = np.arange(7)
+    link = batches.Link(0, 1, members, members, rng.integers(0, 9, (7, 9)))
+
+    def said(block: int) -> list[np.ndarray]:
+        monkeypatch.setattr(batches, "BLOCK", block)
+        passing = batches.Batches(costs, [link])
+        bounds = [passing.sweep() for _ in range(3)]
+        return [np.array(bounds), *passing.boxes[0], *passing.round()]
+
+    whole = said(10**6)
+    assert whole[0][-1] == (costs[0][:, :, None] + link.table + costs[1][:, None, :]).min((1, 2)).sum()
+    for block in (8, 64, 200):
+        assert all(np.array_equal(one, other) for one, other in zip(said(block), whole))

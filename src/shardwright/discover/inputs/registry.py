@@ -255,6 +255,8 @@ def _placed(array: Array, dtype: Any, device: Any) -> Any:
         return array
     import torch
 
+    if array.dtype.kind == "V":  # bfloat16 as ml_dtypes has it, which torch does not read
+        array = array.astype(np.float32)
     return torch.from_numpy(array.copy(order="C")).to(dtype=dtype, device=device)
 
 

@@ -86,6 +86,8 @@ def _dtype(dtype: Any) -> DType:
         if dtype is None:  # which NumPy takes for float64
             raise TypeError
         found: DType = np.dtype(dtype)
+        if found.kind == "V" and isinstance(dtype, str):  # of ml_dtypes, which is there by chance
+            raise TypeError
         return found
     except TypeError:
         if isinstance(dtype, str) and dtype in _BY_NAME:
