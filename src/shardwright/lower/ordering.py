@@ -194,7 +194,7 @@ class _Windows:
                 bucket is not None
                 and share > 0
                 and instr.op in BUCKETED
-                and instr.node is None  # what an op exchanges inside, it waits for
+                and instr.cause  # what an op exchanges inside, it waits for
                 and ready < bucket.deadline
                 and bucket.ready < deadline
                 and bucket.bytes + instr.bytes <= self.cap(key, n) // (share * parts.get(n, 1))

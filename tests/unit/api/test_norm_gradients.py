@@ -44,3 +44,23 @@ def test_gradients_of_norms_leave_in_three_starts(recipe: str, mesh: str) -> Non
     step(input_ids=ids, labels=ids)
     assert step.executed.starts == sum(event.kind == START for event in program.order)
     assert step.executed.starts < len(plan.collectives) // 2
+
+
+def test_the_two_sums_of_a_mean_loss_share_a_start() -> None:
+    """One is of an op that is carried out in parts: the number of targets beside the sum of their losses."""
+
+    class Judged(torch.nn.Linear):
+        def forward(self, x, targets):
+            return torch.nn.functional.cross_entropy(super().forward(x), targets)
+
+    model, x, targets = Judged(4, 5), torch.randn(6, 4), torch.tensor([0, 1, 2, 3, 4, -100])
+    expected = model(x, targets)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    plan = sw.plan(model, x, targets, mesh="dp=3", optimizer=optimizer, recipe="dp", hardware="h100")
+    program = plan.program
+    sums = [
+        n for n, i in enumerate(program.instrs) if i.op == "all_reduce" and not program.values[i.results[0]].type.shape
+    ]
+    assert len(sums) == 2
+    assert tuple(sums) in {event.members for event in program.order if event.kind == START}
+    assert torch.allclose(torch.as_tensor(plan.step()(x, targets)), expected)
