@@ -13,8 +13,9 @@ bring:
 - *Late wait*: a bucket is waited for where the first of its results is read; one whose operands its backend keeps
   until then, when `AHEAD` others of them have been started.
 
-Several sizes of buckets are tried, and where the fastest does not fit, those at its peak of memory are halved.  Of what
-fits the fastest is taken, by `cost.simulate`, and of about equal ones that with the fewest starts.
+Several sizes of buckets are tried, and then the fastest order in other ways (`How`), as long as something shows.  Where
+the fastest does not fit, buckets at its peak of memory are halved.  Of what fits the fastest is taken, by
+`cost.simulate`, and of about equal ones that with the fewest starts.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import NamedTuple
 
 from ..cost import RESIDENT, Hardware, memory_profile
 from ..cost.comm import full_bucket
@@ -40,8 +42,33 @@ AHEAD = 2
 """Buckets that may be under way or waiting before the one that is needed: what FSDP2 prefetches."""
 EARLY = 8
 """Ops that prepare weights for their gathers may run so many of them ahead: about a layer's."""
-_TRIED = ((1, AHEAD), (4, AHEAD), (16, AHEAD), (32, AHEAD), (0, 1))
-"""Shares of a full bucket, and how far ahead: large buckets save starts, small ones leave less at both ends."""
+
+
+class How(NamedTuple):
+    """One of several ways to order a Program."""
+
+    share: int
+    """Buckets are this part of a full one, 0: none.  Large ones save starts, small ones leave less at both ends."""
+    ahead: int = AHEAD
+    grows: bool = False
+    """Whether buckets are small at both ends of a step, where there is little to hide behind."""
+
+
+_SIZES = (How(1), How(4), How(16), How(32), How(0, 1))
+_FAR = 64
+"""Buckets ahead, where links have more to bring for some ops than fits behind the ops before."""
+_GROWING = (16, 8, 4, 2)
+"""Parts of a bucket that the first, or last, ones have."""
+
+
+def _grown(how: How) -> How:
+    return how._replace(grows=True)
+
+
+def _far(how: How) -> How:
+    return how._replace(ahead=_FAR)
+
+
 _EQUAL = 3
 """Orders whose times differ by no more than so many thousandths are taken to be equal."""
 _HALVED = 8
@@ -69,12 +96,22 @@ def ordered(
         return makespan(candidate, hardware, times)
 
     best, least = plain, time_of(plain)
+    computed = sum(time for time, instr in zip(times, program.instrs) if not instr.is_collective)
     for late_parts in (True, False):
         windows = _Windows(plain, hardware, times, late_parts)
-        orders = [(replace(plain, order=tuple(windows.order(*how))), how) for how in _TRIED]
-        tried = [(time_of(order), sum(e.kind == START for e in order.order), order, how) for order, how in orders]
+
+        def made(how: How, windows: _Windows = windows) -> _Tried:
+            order = replace(plain, order=tuple(windows.order(how)))
+            return _Tried(time_of(order), sum(event.kind == START for event in order.order), order, how)
+
+        tried = [made(how) for how in _SIZES]
+        usual = min(tried, key=lambda one: one[:2]).how
+        for way in (_grown, _far):
+            first = min(tried, key=lambda one: one[:2])
+            if first.time * 1000 > computed * (1000 + _EQUAL):
+                tried.append(made(way(first.how)))
         # The one who computes issues each start: what hides about equally well goes out in few of them.
-        equal = min(time for time, *_ in tried) * (1000 + _EQUAL) // 1000
+        equal = min(one.time for one in tried) * (1000 + _EQUAL) // 1000
         tried.sort(key=lambda one: (max(one[0], equal), one[1], one[0]))
         done = tried[0][0] >= least
         for place, (time, _, order, how) in enumerate(tried):
@@ -83,12 +120,21 @@ def ordered(
             if limit is None or program_memory(order, RESIDENT) <= limit:
                 best, least, done = order, time, place == 0
                 break
-            smaller = windows.fitting(*how, limit) if place == 0 else None
+            smaller = windows.fitting(how, limit) if place == 0 or how == usual else None
             if smaller is not None and (time := time_of(smaller)) < least:
                 best, least = smaller, time
         if done:
             break  # else what is kept whole until a part of it is needed may be what takes too much
     return check_order(best)
+
+
+class _Tried(NamedTuple):
+    """An order, and what it takes."""
+
+    time: int
+    starts: int
+    order: Program
+    how: How
 
 
 @dataclass
@@ -156,11 +202,11 @@ class _Windows:
             found = self._caps[key] = full_bucket(instr.op, instr.axes, self.hardware)
         return found
 
-    def fitting(self, share: int, ahead: int, limit: int) -> Program | None:
+    def fitting(self, how: How, limit: int) -> Program | None:
         """An order within a limit of bytes: buckets that are under way at the peak are halved until it is met."""
         parts: dict[int, int] = {}
         for _ in range(_HALVED):
-            program = replace(self.program, order=tuple(self.order(share, ahead, parts)))
+            program = replace(self.program, order=tuple(self.order(how, parts)))
             profile = memory_profile(program, RESIDENT)
             if profile.peak <= limit:
                 return program
@@ -176,46 +222,56 @@ class _Windows:
 
     # -- buckets ----------------------------------------------------------------------------------------
 
-    def buckets(self, share: int, parts: Mapping[int, int]) -> list[_Bucket]:
-        """All collectives; ``share``: buckets of this part of the usual size, 0: none; ``parts``: of that, for some."""
+    def buckets(self, how: How, parts: Mapping[int, int]) -> list[_Bucket]:
+        """All collectives; ``parts``: of the usual size, for some."""
         reducing = [n for n in self.ready if self.program.instrs[n].op in _REDUCING]
         others = [n for n in self.ready if self.program.instrs[n].op not in _REDUCING]
-        reducing.sort(key=lambda n: (self.ready[n], n))
+        # What grows is joined from the end of the step that it is small at.
+        turn = -1 if how.grows else 1
+        reducing.sort(key=lambda n: (turn * self.ready[n], turn * n))
         others.sort(key=lambda n: (self.deadline[n], self.ready[n], n))
-        return [*self._joined(reducing, share, parts), *self._joined(others, share, parts)]
+        return [*self._joined(reducing, how, parts), *self._joined(others, how, parts)]
 
-    def _joined(self, numbers: Iterable[int], share: int, parts: Mapping[int, int]) -> Iterator[_Bucket]:
+    def _joined(self, numbers: Iterable[int], how: How, parts: Mapping[int, int]) -> Iterator[_Bucket]:
         open_: dict[tuple[str, ...], _Bucket] = {}
+        closed: dict[tuple[str, ...], int] = {}
         for n in numbers:
             instr, ready, deadline = self.program.instrs[n], self.ready[n], self.deadline[n]
             key = bucket_key(self.program, instr)
-            bucket = open_.get(key)
+            bucket, done = open_.get(key), closed.get(key, 0)
+            part = _GROWING[done] if how.grows and done < len(_GROWING) else 1
             fits = (
                 bucket is not None
-                and share > 0
+                and how.share > 0
                 and instr.op in BUCKETED
                 and instr.cause  # what an op exchanges inside, it waits for
                 and ready < bucket.deadline
                 and bucket.ready < deadline
-                and bucket.bytes + instr.bytes <= self.cap(key, n) // (share * parts.get(n, 1))
+                and bucket.bytes + instr.bytes <= self.cap(key, n) // (how.share * part * parts.get(n, 1))
             )
             if fits and bucket is not None:
                 bucket.add(n, ready, deadline, instr.bytes)
                 continue
             if bucket is not None:
+                closed[key] = done + 1
                 yield bucket
             open_[key] = _Bucket([n], ready, deadline, instr.bytes)
         yield from open_.values()
 
     # -- when they start --------------------------------------------------------------------------------
 
-    def order(self, share: int, ahead: int, parts: Mapping[int, int] = MappingProxyType({})) -> list[Event]:
-        buckets = self.buckets(share, parts)
+    def order(self, how: How, parts: Mapping[int, int] = MappingProxyType({})) -> list[Event]:
+        buckets = self.buckets(how, parts)
         for bucket in buckets:
             bucket.members.sort()
             bucket.at = bucket.ready + 1
-        self._just_in_time([b for b in buckets if self.program.instrs[b.members[0]].op not in _REDUCING], ahead)
+        self._just_in_time([b for b in buckets if self.program.instrs[b.members[0]].op not in _REDUCING], how.ahead)
         return self._events(buckets)
+
+    def _about(self, bucket: _Bucket) -> tuple[tuple[str, ...], int]:
+        """The links that a bucket runs over, and for how long."""
+        event = Event(START, tuple(bucket.members))
+        return links_of(self.program, event, self.hardware), start_time(self.program, event, self.hardware)
 
     def _just_in_time(self, buckets: list[_Bucket], ahead: int) -> None:
         """The last one first: each as late as its reader and those after it on its links allow."""
@@ -223,10 +279,9 @@ class _Windows:
         busy: dict[str, int] = {}
         for i in range(len(buckets) - 1, -1, -1):
             bucket = buckets[i]
-            event = Event(START, tuple(bucket.members))
-            links = links_of(self.program, event, self.hardware)
+            links, time = self._about(bucket)
             end = min([self.clock[bucket.deadline], *(busy.get(link, self.clock[-1]) for link in links)])
-            begin = end - start_time(self.program, event, self.hardware)
+            begin = end - time
             busy.update(dict.fromkeys(links, begin))
             earliest = buckets[i - ahead].deadline if i >= ahead else 0
             at = bisect_right(self.clock, begin, 0, self.count) - 1
