@@ -87,7 +87,7 @@ def test_a_plan_and_what_reads_it(small, tmp_path):
     shown = run("run", out, small)
     assert shown.exit_code == 0, shown.output
     assert "equal to the program on one device" in shown.stdout
-    assert "given 0" in run("compare", out, small).stdout
+    assert "plan.json: " in run("compare", out, small).stdout
     assert "(chosen)" in run("explain", out, small, "x").stdout
 
 
