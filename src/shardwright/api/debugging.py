@@ -59,7 +59,7 @@ class _Shown:
             costs = {kind: min(cost, ours) if _is(kind, kinds) else cost for kind, cost in costs.items()}
             self.say(f"  > Costs: DP={costs[DATA]:.2e}, MP={costs[MODEL]:.2e}")
             self.say(f"  > Selected Strategy: {text}")
-            plan[n] = Strategy(decision.axes, decision.operands, decision.results, kinds, text, 0, 0)
+            plan[n] = Strategy(decision.axes, decision.operands, decision.results, kinds, text)
         self.spread(plan)
 
     def cost(self, n: int, kind: str) -> float:

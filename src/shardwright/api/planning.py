@@ -28,6 +28,7 @@ from ..solve.recipes import RECIPES
 from ..spec.mesh import DeviceMesh
 from .arguments import call_of, check_loss, check_path, check_time_limit, mesh_of, step_form
 from .artefact import Plan
+from .beside import priced_recipes
 from .deciding import Learning, bound, decided, limit_requests, planner_of
 from .foreign import foreign_view
 from .proven import check_verify
@@ -108,19 +109,23 @@ def compare(
     /,
     *args: Any,
     mesh: Any,
-    plans: Plan | Sequence[Plan] = (),
+    plans: Plan | Sequence[Plan] | Mapping[str, Plan] = (),
     foreign: Mapping[str, Callable[..., Any]] | None = None,
     **about: Any,
 ) -> str:
     """The planner's plan, recipes and given plans in one table, fastest first; ``about`` is what `plan` takes.
+
+    Plans that are given in a dict are called by its keys.
 
     Steps are those of simulated schedules: compute, and communication that it waits for.
 
     ``foreign`` are parallel programs of your own, by name: functions of a torch mesh, as `shardwright.torch.prove`
     takes them, which are run on the same arguments.
     """
-    plans = [plans] if isinstance(plans, Plan) or not isinstance(plans, Iterable) else list(plans)
-    for other in plans:
+    if not isinstance(plans, Mapping):
+        listed = [plans] if isinstance(plans, Plan) or not isinstance(plans, Iterable) else plans
+        plans = {f"given {i}": other for i, other in enumerate(listed)}
+    for other in plans.values():
         if not isinstance(other, Plan):
             raise SpecError(
                 f"plans= takes what sw.plan returned, not a {type(other).__name__}",
@@ -134,7 +139,7 @@ def compare(
             help="sw.compare(fn, *args, mesh=..., plans=[one, other]); one.diff(other) says in what they differ",
         )
     best = plan(fn, *args, mesh=mesh, **about)
-    for other in plans:
+    for other in plans.values():
         if other.data.source != best.data.source:
             raise SpecError(
                 "a plan of another program stands among plans=",
@@ -153,18 +158,11 @@ def compare(
         rows.append((cost.objective, [name, *figures, gibibytes(held), str(count), fits]))
 
     add(f"plan ({best.solver})", best.cost, best.memory, len(best.collectives))
-    for i, other in enumerate(plans):
-        add(f"given {i}: {other.solver}", other.cost, other.memory, len(other.collectives))
-    free = best.planner.keeping(tuple(r for r in best.planner.requested.requests if r.memory is None))
-    for name in RECIPES:
-        try:
-            data = free.by_recipe(name)
-        except ShardwrightError:
-            continue  # it does not fit the program
-        if free.broken(data):
-            continue
-        assert data.program is not None
-        add(name, data.cost, data.memory, len(data.program.collectives))
+    for name, other in plans.items():
+        add(f"{name}: {other.solver}", other.cost, other.memory, len(other.collectives))
+    for name, data in priced_recipes(best.planner, RECIPES):
+        if not isinstance(data, str) and data.program is not None:
+            add(name, data.cost, data.memory, len(data.program.collectives))
     for name, parallel in (foreign or {}).items():
         found = foreign_view(
             parallel, args, about.get("kwargs") or {}, mesh_of(mesh), best.planner.hardware, about.get("loss")

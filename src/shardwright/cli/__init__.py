@@ -4,8 +4,7 @@
 |---|---|
 | `group` | `main` and the verbs of discovery: `discover`, `audit` |
 | `planning` | `plan`, `compare`, `explain` |
-| `checking` | `verify`, `run`; `trials` is what `run` does |
-| `proving` | `prove`, for parallel programs of others |
+| `checking` | `verify`, `run`; `prove`, for parallel programs of others; `trials` is what `run` does |
 | `fuzzing` | `fuzz`, random programs |
 | `looking` | `calibrate`, `presets`, `rules`, `doctor` |
 | `programs` | what a command is about: a program, a saved plan, and the options of planning that all share |

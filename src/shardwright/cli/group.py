@@ -18,7 +18,6 @@ from . import checking, looking, planning
 from .exits import NO, Verbs
 from .fuzzing import fuzz
 from .output import for_file, for_folder, write_file
-from .proving import prove
 
 if TYPE_CHECKING:
     from ..discover.emit.files import Form
@@ -35,7 +34,7 @@ def main() -> None:
     """
 
 
-for _command in (*planning.COMMANDS, *checking.COMMANDS, *looking.COMMANDS, prove, fuzz):
+for _command in (*planning.COMMANDS, *checking.COMMANDS, *looking.COMMANDS, fuzz):
     main.add_command(_command)
 
 

@@ -63,7 +63,7 @@ def compare(words: tuple[str, ...], about: Planning, out: Path | None, json_form
     if saved is not None:
         made = about.load(saved, where)
         fn, args, keywords = about.program(where)
-        options = {"mesh": made.data.mesh, "plans": [made], "hardware": made.hardware}
+        options = {"mesh": made.data.mesh, "plans": {Path(saved).name: made}, "hardware": made.hardware}
         said = {key: value for key, value in keywords.items() if key not in options}
     else:
         fn, args, said = about.program(where)

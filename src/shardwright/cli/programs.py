@@ -11,7 +11,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -295,7 +295,3 @@ def _with(keywords: dict[str, Any], **options: Any) -> dict[str, Any]:
                 f"the program's keywords say {name}, which the command line says", help="leave it out of the keywords"
             )
     return {**keywords, **options}
-
-
-def other_mesh(about: Planning, mesh: str) -> Planning:
-    return replace(about, mesh=mesh)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..ir.program import Instr, Program
+from ..ir.wiring import connected
 from ..rules.registry import find
 from ..spec.op_record import slots_of
 from .compute import op_time
@@ -119,23 +120,15 @@ class _Walk:
 
 def _groups(kernels: Sequence[_Kernel]) -> dict[int, int]:
     """The instruction of each kernel -> the first of those that are one with it."""
-    parent = {kernel.instr: kernel.instr for kernel in kernels}
-
-    def root(n: int) -> int:
-        while parent[n] != n:
-            n = parent[n] = parent[parent[n]]
-        return n
-
-    first: dict[tuple[int, int], int] = {}
-    for kernel in kernels:
+    together: dict[tuple[int, int], list[int]] = {}
+    for k, kernel in enumerate(kernels):
         if kernel.alone:
             continue
         large = max(kernel.sources.values(), default=0) / COMMON
         for value in (*(v for v, size in kernel.sources.items() if size > large), *kernel.makes):
-            other = first.setdefault((value, kernel.stage), kernel.instr)
-            a, b = root(other), root(kernel.instr)
-            parent[max(a, b)] = min(a, b)
-    return {n: root(n) for n in parent}
+            together.setdefault((value, kernel.stage), []).append(k)
+    first = connected(len(kernels), together.values())
+    return {kernel.instr: kernels[at].instr for kernel, at in zip(kernels, first)}
 
 
 def _along_rows(program: Program, instr: Instr) -> bool:

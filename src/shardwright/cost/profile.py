@@ -112,7 +112,7 @@ def memory_profile(program: Program, rules: MemoryRules = METERED, graph: Graph 
     if live.step < 0:
         return MemoryProfile(live.peak, -1, "at the start", program, graph, live, {})
     values = len(program.values)
-    of_buffers = {_buffer_name(program, buffers[v - values]): steps.sizes[v] for v in live.alive if v >= values}
+    of_buffers = {buffer_name(program, buffers[v - values]): steps.sizes[v] for v in live.alive if v >= values}
     live = replace(live, alive=tuple(value for value in live.alive if value < values))
     members = events_of(program)[live.step].members
     instr = program.instrs[members[0]]
@@ -121,7 +121,7 @@ def memory_profile(program: Program, rules: MemoryRules = METERED, graph: Graph 
     return MemoryProfile(live.peak, members[0], where, program, graph, live, of_buffers)
 
 
-def _buffer_name(program: Program, buffer: Buffer) -> str:
+def buffer_name(program: Program, buffer: Buffer) -> str:
     first = program.instrs[buffer.members[0]]
     more = f" and {len(buffer.members) - 1} more" if len(buffer.members) > 1 else ""
     return f"{buffer.role} buffer of {first.op} -> %{program.values[first.results[0]].name}{more}"

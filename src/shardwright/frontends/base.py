@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from ..errors import SpecError
+from ..errors import GraphError, SpecError
 from ..ir.graph import Graph, TensorType
 from .failing import check_call, check_no_lists_of_numbers, telling
 
@@ -322,3 +322,39 @@ def capture_source(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], **
     with telling(fn, args, kwargs):
         source: Source = frontend_for(fn, args, kwargs).source_of(fn, args, kwargs, **training)
     return source
+
+
+def run_nodes(
+    graph: Graph,
+    inputs: Sequence[Any],
+    type_of: Callable[[Any], TensorType],
+    prepare: Callable[[str, Mapping[str, Any], Sequence[TensorType]], Callable[[Sequence[Any]], Sequence[Any]]],
+) -> list[Any]:
+    """A graph's outputs, op by op on whole arrays; values are dropped after their last use."""
+    if len(inputs) != len(graph.inputs):
+        raise GraphError(f"{graph.name} takes {len(graph.inputs)} inputs, not {len(inputs)}")
+    values = dict(zip(graph.inputs, inputs))
+    for value, given in values.items():
+        if type_of(given) != graph.type(value):
+            kinds = f"{graph.type(value)}, not {type_of(given)}"
+            raise GraphError(f"%{graph.values[value].name} of {graph.name} is {kinds}")
+    last = {value: n for n, node in enumerate(graph.nodes) for value in node.inputs}
+    for n, node in enumerate(graph.nodes):
+        operands = [
+            [values[value] for value in operand] if isinstance(operand, tuple) else None if operand is None else
+            values[operand]
+            for operand in node.operands
+        ]  # fmt: skip
+        types = graph.types(node.results)
+        made = prepare(node.op, dict(node.attrs), types)(operands)
+        for value, result, type in zip(node.results, made, types, strict=True):
+            if type_of(result) != type:
+                raise GraphError(
+                    f"{node.op} gave {type_of(result)} where the graph says {type}",
+                    rows=[("at", str(node.source))] if node.source else (),
+                )
+            values[value] = result
+        for value in {*node.inputs, *node.results}:
+            if last.get(value, n) <= n and not graph.output_uses[value]:
+                del values[value]
+    return [values[value] for value in graph.outputs]

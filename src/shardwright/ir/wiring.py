@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -90,6 +90,23 @@ class Wiring:
 def numbers() -> defaultdict[object, int]:
     """A number for each that is asked for."""
     return defaultdict(counter().__next__)
+
+
+def connected(count: int, groups: Iterable[Sequence[int]]) -> list[int]:
+    """The components of so many things of which groups go together (union and find): of each its first member."""
+    part = list(range(count))
+
+    def root(at: int) -> int:
+        while part[at] != at:
+            part[at] = part[part[at]]
+            at = part[at]
+        return at
+
+    for group in groups:
+        roots = [root(at) for at in group]
+        for at in roots:
+            part[at] = min(roots)
+    return [root(at) for at in range(count)]
 
 
 def _sizes(lists: Sequence[Sequence[object]]) -> Ints:

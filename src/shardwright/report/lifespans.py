@@ -12,10 +12,10 @@ from itertools import accumulate
 
 from ..cost import memory_profile
 from ..cost.memory import program_timeline
-from ..cost.profile import RESIDENT, value_kinds
+from ..cost.profile import RESIDENT, buffer_name, value_kinds
 from ..ir.graph import Graph
 from ..ir.lifetimes import lifetimes
-from ..ir.order import Buffer, buffer_bytes, events_of
+from ..ir.order import buffer_bytes, events_of
 from ..ir.program import Program
 
 
@@ -75,7 +75,7 @@ def memory_of(program: Program, graph: Graph) -> Memory:
         if size:
             spans.append(
                 Lifespan(
-                    _buffer_name(program, buffer) if buffer is not None else program.values[value].name, size,
+                    buffer_name(program, buffer) if buffer is not None else program.values[value].name, size,
                     "buffer" if buffer is not None else kinds[value], begun, last,
                     None if buffer is not None else value,
                     makers.get(value) if buffer is None else buffer.members[0],
@@ -95,9 +95,3 @@ def bytes_by_event(spans: Sequence[Lifespan], events: int) -> list[int]:
         if span.last + 2 < len(change):
             change[span.last + 2] -= span.bytes
     return list(accumulate(change))[: events + 1]
-
-
-def _buffer_name(program: Program, buffer: Buffer) -> str:
-    instr = program.instrs[buffer.members[0]]
-    more = f" and {len(buffer.members) - 1} more" if len(buffer.members) > 1 else ""
-    return f"{buffer.role} buffer of {instr.op} -> %{program.values[instr.results[0]].name}{more}"

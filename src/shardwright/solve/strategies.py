@@ -29,6 +29,7 @@ from ..ir.wiring import numbers
 from ..propagation.book import rule_of
 from ..propagation.choices import FORM_PENDING, legal_axes
 from ..propagation.complete import Complete, complete_parts
+from ..propagation.engine import RuleOf
 from ..propagation.parts import in_parts, parts_of
 from ..rules.registry import find
 from ..spec.axes import Axes, AxisRef, axes_size, merge_axes
@@ -82,6 +83,8 @@ class Space:
     """How the user wants values."""
     apart: frozenset[str] = frozenset()
     """Mesh axes that are joined with others only if nothing else is left: those that the user named."""
+    rule_of: RuleOf = field(default=rule_of, repr=False)
+    """What is known of a node."""
     rules: dict[int, OpShardingRule | None] = field(default_factory=dict, repr=False)
     """Of the nodes that were asked about."""
     _known: dict[object, tuple[Way, ...]] = field(default_factory=dict, repr=False)
@@ -95,7 +98,7 @@ class Space:
             spec = pinned.closed()
             self.rules[n] = OpShardingRule.identity(self.graph.values[node.results[0]].shape)
             return (Way(tuple(dim.axes for dim in spec.dims), (spec,), (spec,), 0),)
-        view = rule_of(self.graph, node)
+        view = self.rule_of(self.graph, node)
         rule = self.rules[n] = None if view is None else view.rule
         if rule is None:
             return (self._replicated(node),)
@@ -113,7 +116,7 @@ class Space:
         groups: list[Axes] = [(axis,) for axis in self.mesh.axes]
         calls: dict[object, _Call] = {}
         for node in self.graph.nodes if len(groups) > 1 else ():
-            view = rule_of(self.graph, node)
+            view = self.rule_of(self.graph, node)
             if view is not None:
                 types = self._types(node)
                 key = (id(view.rule), node.op, types, node.attrs)
@@ -143,7 +146,7 @@ class Space:
         """Of values that more than sums may be pending on."""
         found = {value: _and_sums(kind for _, kind in spec.partial) for value, spec in self.given.items()}
         for node in self.graph.nodes:
-            view = rule_of(self.graph, node)
+            view = self.rule_of(self.graph, node)
             if view is None or node.op == BARRIER:
                 continue
             reductions: Sequence[Sequence[tuple[int, str]]] = view.rule.reductions

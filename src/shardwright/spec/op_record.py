@@ -83,14 +83,6 @@ RuleText = str | tuple[str, Mapping[str, int]]
 RuleSource = str | Callable[[Call], RuleText | OpShardingRule]
 
 
-class ExactArray(Protocol):
-    """An operand of an exact meaning: what one device holds of it."""
-
-    @property
-    def shape(self) -> Shape: ...
-    def __getitem__(self, key: Any) -> Any: ...
-
-
 class Arithmetic(Protocol):
     """All that an op's exact meaning computes with: ``meaning(arithmetic, *operands, **attrs)``.
 

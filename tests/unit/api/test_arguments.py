@@ -95,7 +95,8 @@ def test_wrong_things_given_to_a_plan():
     with pytest.raises(GraphError, match="not JSON") as caught:
         sw.load_plan("{", fn, *ARGS)
     assert "read_text" not in str(caught.value)
-    assert "given 0" in sw.compare(fn, *ARGS, mesh="d=4", plans=made)
+    assert "given 0: " in sw.compare(fn, *ARGS, mesh="d=4", plans=made)
+    assert "mine: " in sw.compare(fn, *ARGS, mesh="d=4", plans={"mine": made})
 
 
 # -- odd, but right ---------------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ def test_a_plan_and_what_reads_it(small, tmp_path):
     shown = run("run", out, small)
     assert shown.exit_code == 0, shown.output
     assert "equal to the program on one device" in shown.stdout
-    assert "given 0" in run("compare", out, small).stdout
+    assert "plan.json: " in run("compare", out, small).stdout
     assert "(chosen)" in run("explain", out, small, "x").stdout
 
 
@@ -228,7 +228,7 @@ def test_wrong_words(where, tmp_path):
 def test_files_that_cannot_be_written(words, where, tmp_path, monkeypatch):
     """Said before any work is done, as other errors of the user are."""
     monkeypatch.setattr("shardwright.cli.programs.load_program", None)
-    monkeypatch.setattr("shardwright.cli.proving.call_target", None)
+    monkeypatch.setattr("shardwright.cli.checking.call_target", None)
     target = [] if words[0] in ("calibrate", "doctor") else [where]
     for path, said in ((tmp_path / "no" / "plan.json", "there is no folder"), (tmp_path, "is a folder")):
         refused(words[0], *target, *words[1:], path, said=(said, words[-1] if words[-1] == "--html" else "--out"))

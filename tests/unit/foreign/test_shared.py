@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import shardwright.proof.foreign.shared as shared
+import shardwright.proof.foreign.lockstep as shared
 from shardwright.frontends.ranks import ARGUMENT, OUTPUT, Given, Left, Traced
 from shardwright.frontends.torch.foreign.kernels import TorchKernels
 from shardwright.ir.graph import GraphBuilder

@@ -15,9 +15,9 @@ from shardwright.lower import lower
 from shardwright.propagation import rule_of
 from shardwright.propagation.complete import complete
 from shardwright.solve import Problem, Solution, solve
+from shardwright.solve.simple.solver import uniform
 from shardwright.solve.simple.strategies import strategies
 from shardwright.solve.simple.trial import Trial
-from shardwright.solve.simple.walk import Walker
 
 MESH = DeviceMesh("dp=2, tp=4")
 Build = Callable[..., Graph]
@@ -150,9 +150,8 @@ def test_doing_the_same_everywhere_is_never_better(
     """Not splitting anything among it: where the program is small, that is hard to beat."""
     graph = request.getfixturevalue(which)(*sizes)
     problem = Problem.parse(graph, mesh)
-    walker = Walker(problem, {n: strategies(problem, n) for n in problem.strategic})
     trial = Trial(problem, None)
-    plans = walker.uniform()
+    plans = uniform({n: strategies(problem, n) for n in problem.strategic})
     assert "Replicated" in {plan[0].text for plan in plans}
     assert solve(graph, mesh).cost <= min(trial(plan).cost for plan in plans)
 

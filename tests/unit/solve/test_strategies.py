@@ -9,7 +9,8 @@ import pytest
 from shardwright import DeviceMesh, FactorSharding, Graph, OpShardingRule
 from shardwright.cost import H100, compute_cost
 from shardwright.solve import PlanInfeasible, Problem
-from shardwright.solve.simple.strategies import MOST, describe, strategies
+from shardwright.solve.simple.strategies import describe, strategies
+from shardwright.solve.strategies import MOST
 
 MESH = DeviceMesh("dp=2, tp=4")
 RULE = OpShardingRule.parse("m k, k n -> m n | m=64 k=64 n=64")

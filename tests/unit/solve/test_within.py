@@ -19,8 +19,7 @@ from shardwright.propagation.complete import Complete
 from shardwright.solve.exact import best_plan
 from shardwright.solve.memory.mixed import mix, parts, taking
 from shardwright.solve.memory.multipliers import SCALE
-from shardwright.solve.memory.one_copy import Flat, Frame
-from shardwright.solve.memory.one_copy_choices import flat_of
+from shardwright.solve.memory.one_copy import Flat, Frame, flat_of
 from shardwright.solve.memory.search import Within
 from shardwright.solve.model import Assigner
 from shardwright.spec.sharding import ShardingSpec

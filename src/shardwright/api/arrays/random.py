@@ -46,12 +46,6 @@ def global_indices(shape: Sequence[int], part: tuple[slice, ...]) -> NDArray[np.
     return index
 
 
-def uniform_part(shape: Sequence[int], part: tuple[slice, ...], seed: int) -> NDArray[np.float64]:
-    """Numbers in (0, 1), never 0 or 1."""
-    words = philox(global_indices(shape, part), seed)
-    return _unit(words[0], words[1])
-
-
 def normal_part(shape: Sequence[int], part: tuple[slice, ...], seed: int) -> NDArray[np.float64]:
     """Standard normal numbers, by Box and Muller."""
     words = philox(global_indices(shape, part), seed)

@@ -26,8 +26,7 @@ from ...spec.sharding import ShardingSpec
 from ..arguments import check_numbers
 from .batches import Batches, Call, data_place, micro_batches
 from .checkpoints import Checkpointed, Held
-from .entries import Entry, Part, Planned
-from .measuring import Measured
+from .entries import Entry, Measured, Part, Planned
 
 _log = logging.getLogger("shardwright")
 MOST_ENTRIES = 8

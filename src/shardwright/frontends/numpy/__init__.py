@@ -10,7 +10,7 @@ by asking NumPy, on arrays without elements) and writes down an op.  What NumPy 
 | `framework`, `arrays` | NumPy as engines see it: computing ops, and the array operations behind collectives |
 | `traced` | `trace`, `Traced`, `constrain`: from a function to a graph and back to its arguments and results |
 | `tracer` | `Tracer`: attributes, operators, methods; what needs numbers is refused |
-| `recorder`, `source`, `aliasing` | the program while it is written; the user's lines; values that share memory |
+| `recorder`, `aliasing` | the program while it is written, with the user's lines; values that share memory |
 | `registry`, `emit` | which function is traced by what; how families write ops |
 | `define`, `ops/` | `op`: an op in one place; those of ours that are written so, one file each |
 | `functions/` | NumPy's functions by families: those that compute, those that arrange |

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import GraphError, UnknownOpError, near_misses
+from ...errors import UnknownOpError, near_misses
 from ...ir.graph import Graph, TensorType
+from ..base import run_nodes
 from .dtypes import Array, numpy_dtype, tensor_type
 from .functions.replicated import kernel_of
 from .kernels import KERNELS
@@ -68,26 +69,4 @@ def evaluate(
 
 def run_graph(graph: Graph, inputs: Sequence[Any]) -> list[Array]:
     """Evaluate a graph on whole arrays; values are dropped after their last use."""
-    if len(inputs) != len(graph.inputs):
-        raise GraphError(f"{graph.name} takes {len(graph.inputs)} inputs, not {len(inputs)}")
-    values: dict[int, Array] = {}
-    for value, given in zip(graph.inputs, inputs):
-        array = np.asarray(given)
-        if tensor_type(array.shape, array.dtype) != graph.type(value):
-            kinds = f"{graph.type(value)}, not {tensor_type(array.shape, array.dtype)}"
-            raise GraphError(f"%{graph.values[value].name} of {graph.name} is {kinds}")
-        values[value] = array
-    last = {value: n for n, node in enumerate(graph.nodes) for value in node.inputs}
-    kept = set(graph.outputs)
-    for n, node in enumerate(graph.nodes):
-        operands = [
-            [values[value] for value in operand] if isinstance(operand, tuple) else None if operand is None else
-            values[operand]
-            for operand in node.operands
-        ]  # fmt: skip
-        made = prepare(node.op, dict(node.attrs), graph.types(node.results))(operands)
-        values.update(zip(node.results, made))
-        for value in {*node.inputs, *node.results}:
-            if last.get(value, n) <= n and value not in kept:
-                del values[value]
-    return [values[value] for value in graph.outputs]
+    return run_nodes(graph, list(map(np.asarray, inputs)), lambda array: tensor_type(array.shape, array.dtype), prepare)

@@ -7,12 +7,13 @@ attributes: on a device the result is a shard.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
-from ...errors import GraphError
 from ...ir.graph import Graph, TensorType
+from ..base import run_nodes
 from . import random as _random  # noqa: F401  registers kernels
 from .dtypes import tensor_type, torch_dtype
 from .kernels import KERNELS, ON_NOTHING, WITHOUT_INPUT, on_nothing
@@ -116,33 +117,5 @@ def evaluate(
 
 def run_graph(graph: Graph, inputs: Sequence[Any], device: Any = None) -> list[Any]:
     """Evaluate a graph on whole tensors; values are dropped after their last use."""
-    if len(inputs) != len(graph.inputs):
-        raise GraphError(f"{graph.name} takes {len(graph.inputs)} inputs, not {len(inputs)}")
-    values: dict[int, Any] = {}
-    for value, given in zip(graph.inputs, inputs):
-        if tensor_type(given) != graph.type(value):
-            kinds = f"{graph.type(value)}, not {tensor_type(given)}"
-            raise GraphError(f"%{graph.values[value].name} of {graph.name} is {kinds}")
-        values[value] = given.detach()
-    last = {value: n for n, node in enumerate(graph.nodes) for value in node.inputs}
-    kept = set(graph.outputs)
     with torch.no_grad():
-        for n, node in enumerate(graph.nodes):
-            operands = [
-                [values[value] for value in operand] if isinstance(operand, tuple) else None if operand is None else
-                values[operand]
-                for operand in node.operands
-            ]  # fmt: skip
-            types = graph.types(node.results)
-            made = prepare(node.op, dict(node.attrs), types, device)(operands)
-            for value, result, type in zip(node.results, made, types, strict=True):
-                if tuple(result.shape) != type.shape or result.dtype != torch_dtype(type.dtype):
-                    raise GraphError(
-                        f"{node.op} gave {tensor_type(result)} where the graph says {type}",
-                        rows=[("at", str(node.source))] if node.source else (),
-                    )
-                values[value] = result
-            for value in {*node.inputs, *node.results}:
-                if last.get(value, n) <= n and value not in kept:
-                    del values[value]
-    return [values[value] for value in graph.outputs]
+        return run_nodes(graph, [given.detach() for given in inputs], tensor_type, partial(prepare, device=device))

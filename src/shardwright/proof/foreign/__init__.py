@@ -13,9 +13,7 @@ behind is put together by its placements and compared to the last digit.  Nothin
 | `cause` | where a wrong program begins to be wrong, and what would mend it |
 | `smaller` | a case at smaller sizes |
 | `lockstep` | all ranks over a field, meeting at collectives |
-| `shared` | what several ranks compute alike, computed once |
 | `numbers` | `Number`, `Numbers`: residues, with exponentials, logarithms and roots that keep their laws |
-| `constants` | a program's constants, as they were before they were rounded |
 | `meanings` | what ATen's ops mean: by a few mechanisms |
 | `moving` | the commonest movements, without asking the frontend |
 | `calls` | one call, and what the tables below share |

@@ -197,10 +197,6 @@ def _index_put(m: Evaluator, call: Calling, operands: Sequence[Any]) -> Any:
     return m.moved(call, [x, indices, values])
 
 
-def _accumulating(m: Evaluator, call: Calling, operands: Sequence[Any]) -> Any:
-    return m.linear(call, operands)
-
-
 def _scatter(m: Evaluator, call: Calling, operands: Sequence[Any]) -> Any:
     if call.attrs.get("value") is not None:
         x, index = operands[:2]

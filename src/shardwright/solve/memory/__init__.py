@@ -3,7 +3,6 @@
 | file | what it holds |
 |---|---|
 | `one_copy` | `Flat`: plans that keep every value in one sharding, and what they hold at every step |
-| `one_copy_choices` | such plans from choices of a numeric problem, and their neighbours |
 | `search` | `fit`: the search for multipliers on bytes under which the best plan fits |
 | `multipliers` | what bytes then cost |
 | `enumeration` | small graphs: all plans that may be better, so that the best is proven |

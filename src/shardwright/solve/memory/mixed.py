@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from ...ir.wiring import connected
 from .one_copy import Flat
 
 Thing = tuple[str, int]
@@ -54,20 +55,13 @@ def mix(low: Flat, high: Flat, limit: int) -> Flat:
 def parts(low: Flat, high: Flat) -> list[Part]:
     """Where two plans differ, in parts that do not touch."""
     frame, graph = high.frame, high.frame.graph
-    above: dict[Thing, Thing] = {}
-
-    def top(thing: Thing) -> Thing:
-        while above[thing] != thing:
-            above[thing] = above[above[thing]]
-            thing = above[thing]
-        return thing
-
     differs: set[Thing] = {("node", n) for n, way in enumerate(high.ways) if way is not low.ways[n]}
     for v in range(len(graph.values)):
         if high.hubs.get(v) != low.hubs.get(v) or high.lying.get(v) != low.lying.get(v):
             differs.add(("value", v))
-    for thing in differs:
-        above[thing] = thing
+    things = sorted(differs)
+    number = {thing: i for i, thing in enumerate(things)}
+    groups: list[list[int]] = []
     for v, tensor in enumerate(graph.values):
         # A node that wants the same of a value in both plans has nothing to do with what becomes of it.
         near: list[Thing] = [("value", v)]
@@ -77,12 +71,10 @@ def parts(low: Flat, high: Flat) -> list[Part]:
         near += [("value", frame.updates[i]) for i in frame.outputs.get(v, ()) if i in frame.updates]
         if v in frame.lives.shows:
             near.append(("value", frame.lives.shows[v]))
-        together = [thing for thing in near if thing in differs]
-        for thing in together[1:]:
-            above[top(thing)] = top(together[0])
-    found: dict[Thing, list[Thing]] = {}
-    for thing in sorted(differs):
-        found.setdefault(top(thing), []).append(thing)
+        groups.append([number[thing] for thing in near if thing in number])
+    found: dict[int, list[Thing]] = {}
+    for thing, first in zip(things, connected(len(things), groups)):
+        found.setdefault(first, []).append(thing)
     return [
         Part(tuple(i for kind, i in things if kind == "node"), tuple(i for kind, i in things if kind == "value"))
         for things in found.values()

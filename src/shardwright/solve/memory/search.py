@@ -35,8 +35,7 @@ from ..routes import TOO_DEAR
 from .enumeration import Room, TooMany, exhaust
 from .mixed import mix, spliced
 from .multipliers import SCALE, Priced
-from .one_copy import Flat, Frame
-from .one_copy_choices import flat_of, neighbours
+from .one_copy import Flat, Frame, flat_of, neighbours
 
 MOST_PRICES = 14
 """So many prices are tried at most."""

@@ -1,9 +1,8 @@
-"""`SimpleSolver`: four phases and a local search.
+"""`SimpleSolver`: four phases.
 
 1. *Parse* the extractor's JSON into rules, and what the user gave into shardings (`problem`).
-2. *Seed* the strategic nodes: every mesh axis may go to any factor; a beam in program order finds a cheap plan that
-   fits in memory, and plans that do the same at every node are tried beside it (`walk`).  Then the plan as a whole is
-   refined: node by node the other strategies are tried and kept where the cost falls (`trial`).
+2. *Seed* the strategic nodes with what the other solvers' numeric problem says, or with the same at every node, and
+   refine the plan as a whole: node by node other strategies are tried and kept where the cost falls (`trial`).
 3. *Propagate* the seeds, as open shardings beside the user's closed ones, until nothing changes.
 4. *Export* for every node the shardings of its operands and results.
 
@@ -13,32 +12,25 @@ The search is deterministic: its limits count work, not time.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
 from ...cost.hardware import H100, Hardware
 from ...errors import MeshError, PlanInfeasible
 from ...ir.graph import Graph
+from ...plans.asked import Asked
 from ...spec.mesh import DeviceMesh
+from ..exact import best_plan
 from .problem import Problem
 from .strategies import Strategy, strategies
 from .trial import Forced, Plan, Specs, Trial, Tried
-from .walk import WINDOW, Around, Key, Walker
 
 MOST_ITERATIONS = 100
-WALK_VISITS = 30_000
-"""Node visits that the fast local search may spend."""
-EXACT_VISITS = 100
-"""Node visits for trying plans in full; a visit costs some 50 times one of the fast kind."""
-PRICED_VISITS = 600
-"""The same where the caller brings a price."""
+VISITS = 1_500
+"""Node visits for trying plans in full: half a second or so."""
 TRIED = 2
-"""How many other strategies of a node are tried in full before the next node has its turn."""
-STARTS = 2
-"""How many plans that do the same everywhere are a start for the search, beside the beam's."""
-MOST_WEIGHTS = 8
-"""How often the price of memory is raised where a plan does not fit."""
+"""How many other strategies of a node are tried before the next node has its turn."""
 
 
 @dataclass(frozen=True)
@@ -154,9 +146,9 @@ class _Run:
     def __init__(self, problem: Problem, price: Callable[..., int] | None, log: Callable[[str], object] | None) -> None:
         self.problem = problem
         self.trial = Trial(problem, price)
-        self.priced = price is not None
         self.print = log
         self.lines: list[str] = []
+        self.offered = {n: strategies(problem, n) for n in problem.strategic}
 
     def say(self, line: str) -> None:
         self.lines.append(line)
@@ -166,104 +158,73 @@ class _Run:
     def run(self) -> Solution:
         for warning in self.problem.warnings:
             self.say(warning)
-        problem = self.problem
-        walker = Walker(problem, {n: strategies(problem, n) for n in problem.strategic})
-        plan = self.choose(walker)
+        plan = self.choose()
         if self.trial(plan).excess:
             raise self.too_big(self.trial(plan))
-        here = walker.around(plan)
-        for n in problem.strategic:
-            self.explain(here, n)
+        for n in self.problem.strategic:
+            self.explain(plan, n)
         specs, iterations = self.fixed_point(plan)
         return self.export(plan, self.trial.finish(plan, specs), iterations)
 
     # -- phase 2: seeds ---------------------------------------------------------------------------------
 
-    def choose(self, walker: Walker) -> Plan:
-        """Seed and refine; where that does not fit, again with an ever higher price on memory."""
-        alike = sorted(walker.uniform(), key=lambda start: walker.key(walker.walk(start)))
-        found = [self.search(walker, start) for start in (walker.beam(), *alike[:STARTS])]
-        found.sort(key=lambda start: walker.key(walker.walk(start)))
-        # A price may see things otherwise than the walk: show it the plain plans too.
-        starts = [*found, *alike] if self.priced else found[:STARTS]
-        plan = self.refine(walker, min(starts, key=lambda start: self.trial(start).key))
-        best = self.trial(plan)
-        weight = max(1, (best.sketch.cost << 10) // self.problem.hardware.memory)
-        for _ in range(MOST_WEIGHTS):
-            if not best.excess:
-                return plan
-            other = walker.beam(weight)
-            if self.trial(other).key < best.key:
-                plan = self.refine(walker, other)
-                best = self.trial(plan)
-            weight *= 4
+    def choose(self) -> Plan:
+        """Seed and refine; where that does not fit, again with seeds that do."""
+        plan = self.refine(min([self.seed(None), *uniform(self.offered)], key=lambda start: self.trial(start).key))
+        if self.trial(plan).excess:
+            other = self.refine(self.seed(self.problem.hardware.memory))
+            plan = min(plan, other, key=lambda one: self.trial(one).key)
         return plan
 
-    def search(self, walker: Walker, plan: Plan) -> Plan:
-        """Descend by the fast estimate, one node at a time."""
-        here = walker.around(plan)
-        visits = WALK_VISITS
-        changed = True
-        while changed:
-            changed = False
-            for n in walker.offered:
-                visits -= len(walker.offered[n]) * min(WINDOW, walker.count)
-                if visits < 0:
-                    return dict(here.plan)
-                others = self.others(here, n)
-                if others and others[0][0] < here.key:
-                    there = walker.around({**here.plan, n: others[0][1]})
-                    if there.key < here.key:
-                        here, changed = there, True
-        return dict(here.plan)
+    def seed(self, memory: int | None) -> Plan:
+        """What the numeric problem of all strategies says, solved by message passing."""
+        problem = self.problem
+        asked = Asked.fixing(problem.graph, problem.given, problem.out_specs, memory)
+        asked = replace(asked, stays=True)  # as completion delivers outputs
+        try:
+            found = best_plan(problem.graph, problem.mesh, problem.hardware, asked, rough=True)
+        except PlanInfeasible:
+            return {n: offered[0] for n, offered in self.offered.items()}
+        axes = {n: found.complete.decisions[n].axes for n in self.offered}
+        return {n: next((s for s in all if s.axes == axes[n]), all[0]) for n, all in self.offered.items()}
 
-    def refine(self, walker: Walker, plan: Plan) -> Plan:
-        """Descend by the cost of the completed plan, or the caller's price.
+    def others(self, plan: Plan, n: int) -> list[Strategy]:
+        """The other strategies of a node: the quickest of each kind first."""
+        others = sorted((s for s in self.offered[n] if s is not plan[n]), key=lambda strategy: strategy.time)
+        first = {id(s): s for kind in (_is_data, _is_model) for s in [next(filter(kind, others), None)] if s}
+        return [*first.values(), *(s for s in others if id(s) not in first)]
 
-        A few other strategies of each node are tried first, the most promising; then the next few.
+    def refine(self, plan: Plan) -> Plan:
+        """Descend by the cost of the completed plan, or the caller's price, one node at a time (coordinate descent).
+
+        A few other strategies of each node are tried first; where none is better, the next few.
         """
-        visits = PRICED_VISITS if self.priced else EXACT_VISITS
-        limit = self.trial.count + max(1, visits // max(1, walker.count))
-        best = self.trial(plan).key
+        limit = len(self.trial.tried) + max(1, VISITS // max(1, len(self.problem.graph.nodes)))
         depth = 0
         while True:
             changed = left = False
-            for n in walker.offered:
-                others = self.others(walker.around(plan), n)[depth : depth + TRIED]
+            for n in self.offered:
+                others = self.others(plan, n)[depth : depth + TRIED]
                 left |= bool(others)
-                for _, strategy in others:
-                    if self.trial.count >= limit:
+                for strategy in others:
+                    if len(self.trial.tried) >= limit:
                         return plan
-                    key = self.trial({**plan, n: strategy}).key
-                    if key < best:
-                        plan, best, changed = {**plan, n: strategy}, key, True
+                    other = {**plan, n: strategy}
+                    if self.trial(other).key < self.trial(plan).key:
+                        plan, changed = other, True
             if not changed and not left:
                 return plan
             depth = 0 if changed else depth + TRIED
 
-    def others(self, here: Around, n: int) -> list[tuple[Key, Strategy]]:
-        """The other strategies of a node by the fast estimate of the whole plan, the best first."""
-        offered = here.walker.offered[n]
-        ranked = sorted(
-            (here.with_other(n, strategy), i) for i, strategy in enumerate(offered) if strategy is not here.plan[n]
-        )
-        return [(key, offered[i]) for key, i in ranked]
-
-    def explain(self, here: Around, n: int) -> None:
-        """What the program costs with this node split one way or the other, and what was selected."""
-        plan = dict(here.plan)
-        ranked = [(cost, strategy) for (_, cost), strategy in self.others(here, n)]
-        selected = here.whole.cost
-        if self.priced or any(cost < selected for cost, _ in ranked):
-            # The fast estimate did not decide: show what did.
-            shown = [next((s for _, s in ranked if wanted(s)), None) for wanted in (_is_data, _is_model)]
-            ranked = [(self.trial({**plan, n: s}).cost, s) for s in shown if s is not None]
-            selected = self.trial(plan).cost
-        ranked.append((selected, plan[n]))
-        data = min((cost for cost, strategy in ranked if strategy.is_data), default=inf)
-        model = min((cost for cost, strategy in ranked if strategy.is_model), default=inf)
+    def explain(self, plan: Plan, n: int) -> None:
+        """What the program costs with this node split one way or the other, where that was tried, and what was
+        selected."""
+        costs = {}
+        for kind in (_is_data, _is_model):
+            tried = [self.trial.known({**plan, n: strategy}) for strategy in self.offered[n] if kind(strategy)]
+            costs[kind] = min((found.cost for found in tried if found is not None), default=inf)
         self.say(f"[Solver] Analyzing Node {n}: {self.problem.graph.nodes[n].op}")
-        self.say(f"  > Costs: DP={data:.2e}, MP={model:.2e}")
+        self.say(f"  > Costs: DP={costs[_is_data]:.2e}, MP={costs[_is_model]:.2e}")
         self.say(f"  > Selected Strategy: {plan[n].text}")
 
     # -- phase 3: propagation ---------------------------------------------------------------------------
@@ -303,9 +264,9 @@ class _Run:
             iterations=iterations,
             forced=self.trial.forced(plan),
             pinned=done.pinned,
-            compute=done.sketch.compute,
-            communication=done.sketch.communication,
-            memory=done.sketch.peak,
+            compute=done.parts.compute,
+            communication=done.parts.communication,
+            memory=done.peak,
         )
 
     def too_big(self, done: Tried) -> PlanInfeasible:
@@ -314,7 +275,7 @@ class _Run:
         sizes = {value: problem.held(value, spec) for value, spec in done.specs.items()}
         rows = [
             ("memory", f"{problem.hardware.memory} bytes on a device ({problem.hardware.name})"),
-            ("needs", f"{done.sketch.peak} bytes at the peak"),
+            ("needs", f"{done.peak} bytes at the peak"),
         ]
         for value in sorted(sizes, key=lambda value: (-sizes[value], value))[:3]:
             who = "user" if value in problem.given else "value"
@@ -324,6 +285,12 @@ class _Run:
             rows=rows,
             help="shard what you gave replicated, use more devices, or allow more memory",
         )
+
+
+def uniform(offered: Mapping[int, tuple[Strategy, ...]]) -> list[Plan]:
+    """Plans in which every node does alike, as far as it can, and is else replicated; among them nothing split."""
+    texts = dict.fromkeys(strategy.text for each in offered.values() for strategy in each)
+    return [{n: next((s for s in each if s.text == text), each[0]) for n, each in offered.items()} for text in texts]
 
 
 def _is_data(strategy: Strategy) -> bool:

@@ -1,4 +1,4 @@
-"""A plan tried out: seeds spread by propagation, every operand fixed, the whole priced.
+"""A plan tried out: seeds spread by propagation, every operand fixed, the whole lowered and priced.
 
 A plan is a strategy for each strategic node.  This is what the search compares, and in the end what is exported; the
 same plan is tried once.
@@ -10,14 +10,19 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ...propagation.choices import legal_spec
-from ...propagation.complete import Complete, complete
+from ...cost.profile import program_memory
+from ...cost.program import ProgramCost
+from ...lower import lower
+from ...plans.complete import Complete
+from ...propagation.choices import legal_axes, legal_spec
+from ...propagation.complete import complete
 from ...propagation.engine import run_hierarchical_propagation_pass
+from ...propagation.project import project
 from ...spec.axes import Axes
+from ...spec.factors import FactorSharding
 from ...spec.sharding import OPEN, DimSpec, ShardingSpec
-from .ahead import Ahead
+from ..price import price
 from .problem import Problem
-from .sketch import Sketch, sketch
 from .strategies import Strategy
 
 Specs = dict[int, ShardingSpec]
@@ -27,13 +32,14 @@ Plan = dict[int, Strategy]
 
 @dataclass(frozen=True)
 class Tried:
-    """A plan, propagated, completed and priced."""
+    """A plan, propagated, completed, lowered and priced."""
 
     specs: Specs
     """For every value where it lives, finished."""
     pinned: Specs
     complete: Complete
-    sketch: Sketch
+    parts: ProgramCost
+    peak: int
     cost: int
     excess: int
     """Bytes at the peak beyond what a device has."""
@@ -47,25 +53,25 @@ class Tried:
 class Trial:
     """Tries plans for one problem."""
 
-    def __init__(self, problem: Problem, price: Callable[..., int] | None) -> None:
+    def __init__(self, problem: Problem, judge: Callable[..., int] | None) -> None:
         self.problem = problem
-        self.price = price
-        self.forcing = price is None or sees_forced(price)
+        self.judge = judge
+        self.forcing = judge is None or sees_forced(judge)
         """A price that cannot see forced axes must not be given a plan that needs them."""
-        self.ahead = Ahead(problem)
-        self._known: dict[tuple[tuple[Axes, ...], ...], Tried] = {}
+        self.tried: dict[tuple[tuple[Axes, ...], ...], Tried] = {}
 
     def __call__(self, plan: Plan) -> Tried:
-        key = tuple(plan[n].axes for n in self.problem.strategic)
-        found = self._known.get(key)
+        found = self.known(plan)
         if found is None:
-            found = self._known[key] = self.finish(plan, self.propagate(self.seeds(plan)))
+            found = self.tried[self.key(plan)] = self.finish(plan, self.propagate(self.seeds(plan)))
         return found
 
-    @property
-    def count(self) -> int:
-        """How many plans were tried."""
-        return len(self._known)
+    def key(self, plan: Plan) -> tuple[tuple[Axes, ...], ...]:
+        return tuple(plan[n].axes for n in self.problem.strategic)
+
+    def known(self, plan: Plan) -> Tried | None:
+        """What was found of a plan, if it was tried."""
+        return self.tried.get(self.key(plan))
 
     def seeds(self, plan: Plan) -> Specs:
         """Open shardings for the operands of seeded nodes: whoever comes first decides, the user before all."""
@@ -78,15 +84,34 @@ class Trial:
             if not follows:  # the sharding of the result cannot be read off the operands'
                 for value, spec in zip(node.results, strategy.results):
                     found.setdefault(value, self.open(spec))
-        for value in self.ahead.paths:
-            want = self.ahead.want(value, plan)
-            if want is not None and value not in found:
-                found[value] = self.uncut(self.open(want))
+        for value, want in self.wants(plan).items():
+            spec = self.open(want)  # only what is kept off: the axes themselves come by propagation
+            found.setdefault(value, ShardingSpec.make(spec.mesh, (OPEN,) * spec.rank, (), spec.replicated))
         return found
 
-    def uncut(self, spec: ShardingSpec) -> ShardingSpec:
-        """Only what is kept off: the axes themselves come by propagation."""
-        return ShardingSpec.make(spec.mesh, (OPEN,) * spec.rank, (), spec.replicated)
+    def wants(self, plan: Plan) -> Specs:
+        """What values between two seeds are wanted in: as the seed needs it that reads them in the end, along first
+        readers, projected back op by op.
+
+        An op that is no seed would else take whatever is cheapest for itself, and its reader gather it again.
+        """
+        graph = self.problem.graph
+        found: Specs = {}
+        for value in reversed(graph.values):
+            if value.producer is None or not graph.uses[value.id]:
+                continue
+            n = graph.uses[value.id][0]
+            node, rule = graph.nodes[n], self.problem.rules[n]
+            place = node.inputs.index(value.id)
+            if n in plan:
+                found[value.id] = plan[n].operands[place]
+            elif rule is not None and len(node.results) == 1 and node.results[0] in found:
+                axes: list[Axes] = [()] * len(rule.factors)
+                for f, factor in project(rule.results[0], found[node.results[0]], rule.sizes).factors.items():
+                    axes[f] = factor.axes
+                split = FactorSharding(rule, self.problem.mesh, legal_axes(rule, axes))
+                found[value.id] = split.operand_specs[place]
+        return {value: spec for value, spec in found.items() if graph.node_of(value) not in plan}
 
     def open(self, spec: ShardingSpec) -> ShardingSpec:
         """Axes that a strategy does not put on a tensor are kept off it.
@@ -104,7 +129,7 @@ class Trial:
         return {value: spec for value, spec in enumerate(found.specs) if spec is not None}
 
     def finish(self, plan: Plan, specs: Specs) -> Tried:
-        """Complete a propagated plan and price it."""
+        """Complete a propagated plan, lower and price it."""
         problem = self.problem
         pinned, forced = self.pinned(specs), self.forced(plan)
         done = complete(
@@ -116,13 +141,13 @@ class Trial:
             out_specs=problem.out_specs,
             forced=forced,
         )
-        drawn = sketch(problem, done)
+        parts, peak = price(done, problem.hardware), program_memory(lower(done))
         homes = self.homes(specs, done)
-        if self.price is None:
-            cost = drawn.cost
+        if self.judge is None:
+            cost = parts.total
         else:
-            cost = self.price(homes, forced) if self.forcing else self.price(homes)
-        return Tried(homes, pinned, done, drawn, cost, max(0, drawn.peak - problem.hardware.memory))
+            cost = self.judge(homes, forced) if self.forcing else self.judge(homes)
+        return Tried(homes, pinned, done, parts, peak, cost, max(0, peak - problem.hardware.memory))
 
     def forced(self, plan: Plan) -> Forced:
         return {n: strategy.axes for n, strategy in plan.items()} if self.forcing else {}

@@ -8,9 +8,8 @@
 | `dispatch`, `recorder`, `aliasing` | one call; the program while it is written; tensors that share memory |
 | `answers`, `sizes` | what calls return, asked once for equal ones; sizes that differ on a shard |
 | `neutral`, `attention`, `constraint` | what keeps a program independent of devices; ops of our own |
-| `mixed_types` | products of unlike element types, which real tensors refuse |
 | `half_types` | what ops give in half types, where devices and fake tensors disagree: statistics of norms |
-| `source`, `exported` | the user's lines and module paths; `ExportedProgram` |
+| `source` | the user's lines and module paths |
 
 To extend: an op that devices take apart differently is kept whole in `neutral`; a parameter that repeats a size is
 named in `sizes`.

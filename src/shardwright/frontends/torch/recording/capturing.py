@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import PurePath
 from typing import Any
 
 import torch
 
 from ....errors import TraceError
-from ....ir.graph import TensorType
+from ....ir.graph import Graph, SourceLine, TensorType
 from ...base import GRADIENT, NORM, PARAMETER, PLAIN, UPDATE, StepForm
 from ...failing import check_call
 from ..dtypes import tensor_type
@@ -18,12 +20,67 @@ from ..steps.watching import Ledger
 from .aliasing import Record
 from .captured import PLAIN_TYPES, TENSOR, Captured, optimizers_of
 from .dispatch import Interrupted, RecordingMode
-from .mixed_types import check_products
 from .neutral import neutral_forms
 from .recorder import Recorder
 from .slots import Slot
-from .source import following
+from .source import SPOKEN_FOR, following
 from .state import Session, find_roots, named_arguments
+
+_ALIKE = frozenset(
+    {"aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.mv", "aten.dot", "aten.addmv", "aten.convolution"}
+)
+"""Operators all of whose operands have one type."""
+
+
+def check_products(graph: Graph) -> None:
+    """Refuse what a call on real tensors would refuse."""
+    for node in graph.nodes:
+        if node.op not in _ALIKE:
+            continue
+        types = [graph.type(value).dtype for value in node.inputs]
+        if len(set(types)) > 1:
+            error = TraceError(
+                f"{node.op} of {' and '.join(dict.fromkeys(types))}: PyTorch multiplies tensors of one element type",
+                rows=[("operands", ", ".join(str(graph.type(value)) for value in node.inputs))],
+                help="bring them to one: x.to(weight.dtype), or model.to(x.dtype)",
+            )
+            raise error if node.source is None else error.add("at", node.source)
+
+
+_FILE = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+def as_module(program: Any) -> Any:
+    """The program's module; its own code has generated lines, so the nodes are run one by one."""
+    module = program.module()
+    interpreter = _Located(module)
+    generated = module.forward
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return generated(*args, **kwargs) if kwargs else interpreter.run(*args)
+
+    module.forward = forward
+    return module
+
+
+class _Located(torch.fx.Interpreter):
+    def run_node(self, n: Any) -> Any:
+        SPOKEN_FOR.append(_source(n))
+        try:
+            return super().run_node(n)
+        finally:
+            SPOKEN_FOR.pop()
+
+
+def _source(node: Any) -> SourceLine | None:
+    lines = _FILE.findall(node.meta.get("stack_trace") or "")
+    if not lines:
+        return None
+    file, line = lines[-1]
+    modules = list((node.meta.get("nn_module_stack") or {}).values())
+    scope = str(modules[-1][0]) if modules else ""
+    return SourceLine(PurePath(file).name, int(line), re.sub(r"^L\['self'\]\.?|^L__self__\.?", "", scope))
+
 
 RANDOM_TYPE = TensorType((2,), "i64")
 
@@ -46,7 +103,7 @@ def capture(fn: Callable[..., Any] | Any, *args: Any, **kwargs: Any) -> Captured
         raise TraceError(f"capture takes a function or a module, not a {type(fn).__name__}")
     check_call(fn, args, kwargs)
     if isinstance(fn, torch.export.ExportedProgram):
-        from .exported import as_module
+        from .capturing import as_module
 
         fn = as_module(fn)
     return _capture(fn, args, kwargs, {})
