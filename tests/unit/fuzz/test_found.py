@@ -145,6 +145,11 @@ FOUND_TORCH = {
     "less is gathered than was planned": Case(
         FuzzProgram(floats((2, 1, 6, 4), (3, 1, 2, 3)), (call("F.conv2d", A, B, padding=1, dilation=2),), (2,),
                     "torch"), Request("x=4", "planned", in_specs=("[_, _, x:(1)2, _]", None), hardware="h100")),
+    # A view that stretches what it shows holds no more than that.
+    "an expanded view within a limit": Case(
+        FuzzProgram(floats((6, 1), (8,), (8, 1), dtype="float32"),
+                    (call("F.linear", A, C, B), call(".expand", D, (5, 6, 8)), call("torch.cumsum", Ref(4), 0)), (5, 4),
+                    "torch"), Request("x=2", "planned", memory=0.98)),
     # An axis that a copy is given back may take part in what is pending.
     "a minimum over more devices": Case(
         backward((*floats((2, 3), dtype="float32"), Fill((2, 3), "float32", 0, "positive", gradient=True)),
