@@ -125,7 +125,7 @@ def _instr_cost(
     program: Program, instr: Instr, hardware: Hardware, graph: Graph | None, places: Collection[int]
 ) -> int:
     record = find(instr.op)
-    if record is None and (instr.cause or not instr.operands):
+    if record is None and (instr.cause or (not instr.operands and program.values[instr.results[0]].origin is None)):
         return 0  # a local step of a reshard: a part of what is there is kept; or a place, which is known beforehand
     kind = _kind(instr, graph)
     inputs = [value for value in instr.inputs if value not in places]

@@ -9,6 +9,7 @@ wrong is shrunk and printed as a script.
 | `programs` | `FuzzProgram`: a program as data, which runs and prints as Python |
 | `drawing` | `Writer`: draws a program from a vocabulary, trying each call on real numbers |
 | `numpy_words`, `torch_words` | the vocabularies: every family of rules |
+| `torch_indexing`, `torch_layers` | of PyTorch: lookups and writes; norms, convolution, attention, losses |
 | `requests` | draws meshes, shardings, limits |
 | `judging` | `judge`: one case; what counts as equal |
 | `shrinking` | the smallest case that is wrong in the same way |

@@ -40,7 +40,7 @@ class Writer:
     # -- values ---------------------------------------------------------------------------------------------
 
     def input(self, shape: Sequence[int], dtype: str | None = None, kind: str = "normal", limit: int = 0) -> Ref:
-        if kind == "below" and not limit:
+        if kind in ("below", "distinct") and not limit:
             raise Unfit  # nothing to index
         fill = Fill(tuple(shape), dtype or self.floating, self.random.randrange(1 << 16), kind, limit)
         return self._add(fill, argument(fill, self.frontend))
@@ -64,6 +64,17 @@ class Writer:
 
     def is_float(self, ref: Ref) -> bool:
         return "float" in self.dtype(ref)
+
+    def is_whole(self, ref: Ref) -> bool:
+        return "int" in self.dtype(ref)
+
+    def shape_at(self, ref: Ref, key: Any) -> tuple[int, ...] | None:
+        """The shape of a part; None where that depends on numbers."""
+        keys = key if isinstance(key, tuple) else (key,)
+        if any(isinstance(k, Ref) and self.dtype(k) == "bool" for k in keys):
+            return None
+        found = tuple(numeric(self.of(k)) if isinstance(k, Ref) else k for k in keys)
+        return tuple(numeric(self.of(ref))[found].shape)
 
     def values(self, fits: Callable[[Ref], bool] = lambda ref: True) -> list[Ref]:
         """All values that fit, so far."""

@@ -19,7 +19,8 @@ OF_INTEGERS = ("bitwise_and", "bitwise_or", "bitwise_xor", "floor_divide", "rema
                "right_shift", "lcm", "power")  # fmt: skip
 OF_TRUTH = ("logical_and", "logical_or", "logical_xor")
 COMPARISONS = ("less", "greater_equal", "equal", "not_equal", "less_equal", "greater")
-SUMS = ("sum", "mean", "max", "min", "prod", "any", "all", "var", "std", "ptp", "count_nonzero", "nansum", "nanmax")
+SUMS = ("sum", "mean", "max", "min", "prod", "any", "all", "var", "std", "ptp", "count_nonzero", "nansum", "nanmax",
+        "nanmean", "nanmin", "nanprod", "nanvar")  # fmt: skip
 DTYPES = ("float64", "float32", "int64", "int32", "bool", "float16", "int8")
 
 
@@ -59,7 +60,7 @@ def quotient(w: Writer) -> None:
 
 
 def integers(w: Writer) -> None:
-    x = w.some(lambda r: "int" in w.dtype(r))
+    x = w.input([w.size(), w.size()], w.one(("int64", "int32"))) if w.chance(0.4) else w.some(lambda r: w.is_whole(r))
     w.call(f"np.{w.one(OF_INTEGERS)}", x, w.one((3, 2, 5)))
 
 
@@ -135,6 +136,28 @@ def tensordot(w: Writer) -> None:
     w.call("np.tensordot", x, y, axes=([d], [1]))
 
 
+def contracted(w: Writer) -> None:
+    """Products by other names, and of more operands."""
+    x = w.ranked(2, 2, floating=True)
+    m, k = w.shape(x)
+    which = w.random.randrange(7)
+    if which == 0:
+        w.call("np.inner", x, w.input((w.size(), k), w.dtype(x)))
+    elif which == 1:
+        w.call("np.vdot", x, w.input((m, k), w.dtype(x)))
+    elif which == 2:
+        n = w.size()
+        w.call("np.einsum", "ij,kj,k->ik", x, w.input((n, k), w.dtype(x)), w.input((n,), w.dtype(x)))
+    elif which == 3:
+        n = w.size()
+        w.call("np.linalg.multi_dot", [x, w.input((k, n), w.dtype(x)), w.input((n, w.size()), w.dtype(x))])
+    elif which == 4:
+        w.call("np.einsum", "...i,...i->...", x, w.like(x))
+    else:
+        square = w.call("np.matmul", x, w.input((k, m), w.dtype(x)))
+        w.call(*w.one((("np.linalg.matrix_power", square, 2), ("np.einsum", "ii->i", square), ("np.trace", square))))
+
+
 def outer(w: Writer) -> None:
     x, y = w.ranked(1, 1), w.ranked(1, 1)
     w.call(f"np.{w.one(('outer', 'kron', 'outer'))}", x, y)
@@ -168,7 +191,7 @@ def reshape(w: Writer) -> None:
             shape[d : d + 1] = [p, shape[d] // p]
     if shape and prod(shape) and w.chance(0.15):
         shape[w.random.randrange(len(shape))] = -1
-    w.call("np.reshape", x, tuple(shape))
+    w.call("np.reshape", x, tuple(shape), **({"order": "F"} if w.chance(0.1) else {}))
 
 
 def squeeze(w: Writer) -> None:
@@ -183,7 +206,9 @@ def index(w: Writer) -> None:
     """Steps, negative steps, single entries, new dims."""
     x = w.ranked(1)
     key: list[Any] = [a_slice(w, size) if w.chance(0.6) else slice(None) for size in w.shape(x)]
-    if w.chance(0.25):
+    if w.chance(0.1):
+        key = [..., *key[1:]]
+    elif w.chance(0.25):
         key[w.random.randrange(len(key))] = w.one((0, -1))
     if w.chance(0.2):
         key.insert(w.random.randrange(len(key) + 1), None)
@@ -194,11 +219,27 @@ def write(w: Writer) -> None:
     """A write into a copy, then what is left of it."""
     x = w.ranked(1)
     base = w.call(w.one(("np.copy", "np.negative")), x)
-    key = tuple(a_slice(w, size) if w.chance(0.6) else slice(None) for size in w.shape(x))
-    part = numeric(w.of(base))[key].shape
-    value: Any = w.input(part, _plain(w.dtype(x))) if w.chance(0.7) else w.one((0, 2))
+    key = a_place(w, base)
+    part = w.shape_at(base, key)
+    value: Any = w.one((0, 2))
+    if part is not None and w.chance(0.7):
+        value = w.input(part, _plain(w.dtype(base)))
     w.call("[]=", base, key, value)
     w.changed.add(base.index)
+
+
+def a_place(w: Writer, base: Ref) -> Any:
+    """What one writes to: slices, an entry, rows that an array names, where a mask holds."""
+    shape = w.shape(base)
+    if w.chance(0.2):
+        return w.input(shape[: w.random.randint(1, len(shape))], "bool")
+    if w.chance(0.25) and shape[0]:
+        rows = w.input((w.random.randint(1, shape[0]),), "int64", "distinct", shape[0])
+        return rows if w.chance(0.5) else (rows, *(a_slice(w, size) for size in shape[1:2]))
+    key = [a_slice(w, size) if w.chance(0.6) else slice(None) for size in shape]
+    if w.chance(0.2) and shape[0]:
+        return (w.one((0, -1)), *key[1:])
+    return tuple(key)
 
 
 def gather(w: Writer) -> None:
@@ -225,10 +266,15 @@ def concat(w: Writer) -> None:
     fits = w.values(lambda r: w.rank(r) == len(shape) and w.dtype(r) == w.dtype(x)
                     and all(a == b or e == at for e, (a, b) in enumerate(zip(w.shape(r), shape))))  # fmt: skip
     others = w.random.sample(fits, min(len(fits), w.random.randint(1, 2)))
-    function = w.one(("concatenate", "concatenate", "stack"))
+    function = w.one(("concatenate", "concatenate", "concatenate", "stack", "stack", "other"))
+    if function == "concatenate":
+        w.call("np.concatenate", [x, *others], axis=d)
+        return
+    others = [r for r in others if w.shape(r) == shape]
     if function == "stack":
-        others = [r for r in others if w.shape(r) == shape]
-    w.call(f"np.{function}", [x, *others], axis=d)
+        w.call("np.stack", [x, *others], axis=d)
+    else:
+        w.call(f"np.{w.one(('vstack', 'hstack', 'dstack', 'column_stack'))}", [x, *others])
 
 
 def pad(w: Writer) -> None:
@@ -239,16 +285,24 @@ def pad(w: Writer) -> None:
 
 def shift(w: Writer) -> None:
     x = w.ranked(1)
-    if w.chance(0.5):
+    which = w.random.randrange(10)
+    if which < 4:
         w.call("np.roll", x, w.random.randint(-3, 3), axis=w.dim(x))
-    else:
+    elif which < 8:
         w.call("np.flip", x, axis=w.dim(x))
+    elif w.rank(x) > 1:
+        two = [("np.roll", x, (1, -2), (0, 1)), ("np.flip", x), ("np.rot90", x, w.random.randint(-1, 2))]
+        w.call(*w.one(two))
+    else:
+        w.call("np.roll", x, 2)
 
 
 def repeat(w: Writer) -> None:
     x = w.ranked(1, 3)
-    which = w.random.randrange(3)
-    if which == 0:
+    which = w.random.randrange(4)
+    if which == 3:
+        w.call("np.repeat", x, [w.random.randint(0, 2) for _ in range(w.shape(x)[0])], axis=0)
+    elif which == 0:
         w.call("np.repeat", x, w.random.randint(1, 3), axis=w.dim(x))
     elif which == 1:
         w.call("np.tile", x, tuple(w.random.randint(1, 2) for _ in w.shape(x)))
@@ -258,17 +312,20 @@ def repeat(w: Writer) -> None:
 
 def scan(w: Writer) -> None:
     x = w.ranked(1)
-    w.call(f"np.{w.one(('cumsum', 'cumsum', 'cumprod', 'diff'))}", x, axis=w.dim(x))
+    function = w.one(("cumsum", "cumsum", "cumprod", "diff", "nancumsum"))
+    axis = None if function != "diff" and w.chance(0.1) else w.dim(x)
+    w.call(f"np.{function}", x, axis=axis, **({"n": 2} if function == "diff" and w.chance(0.3) else {}))
 
 
 def order(w: Writer) -> None:
     x = w.ranked(1)
     d = w.dim(x)
     function = w.one(("sort", "argsort", "argmax", "argmin"))
-    if function != "sort" and not apart(w.of(x), d):
+    axis = None if w.chance(0.15) else d
+    if function != "sort" and not apart(w.of(x), axis):
         raise Unfit
     more = {"kind": "stable"} if function == "argsort" else {}
-    w.call(f"np.{function}", x, axis=d, **more)
+    w.call(f"np.{function}", x, axis=axis, **more)
 
 
 def deep(w: Writer) -> None:
@@ -286,7 +343,8 @@ def deep(w: Writer) -> None:
 
 def attention(w: Writer) -> None:
     b, h, s, d = w.one((1, 2, 3)), w.one((1, 2, 4)), w.one((2, 4, 6)), w.one((2, 4))
-    q, k, v = (w.input((b, h, s, d)) for _ in range(3))
+    shared = 1 if w.chance(0.2) else h  # heads of keys and values: one for all, or each its own
+    q, k, v = (w.input((b, heads, s, d)) for heads in (h, shared, shared))
     more: dict[str, Any] = {"causal": True} if w.chance(0.4) else {}
     if not more and w.chance(0.3):
         more = {"mask": w.input((s, s), "bool")}
@@ -300,10 +358,13 @@ def loss(w: Writer) -> None:
 
 
 def triangle(w: Writer) -> None:
+    if w.chance(0.2):
+        w.call("np.diag", w.ranked(1, 1), w.random.randint(-1, 1))
+        return
     x = w.ranked(2)
     which = w.random.randrange(3)
     if which == 0:
-        w.call("np.diagonal", x)
+        w.call(f"np.{w.one(('diagonal', 'trace'))}", x, w.random.randint(-1, 1))
     else:
         w.call(f"np.{w.one(('tril', 'triu'))}", x, k=w.random.randint(-1, 1))
 
@@ -318,6 +379,23 @@ def created(w: Writer) -> None:
     made = w.call("np.arange", size, like=x)
     if w.chance(0.5):
         w.call("np.multiply", w.call("np.ones", (w.size(), size), like=x), made)
+
+
+def chosen(w: Writer) -> None:
+    """Among several by a mask; with weights; products across."""
+    x = w.ranked(1, 3, floating=True)
+    which = w.random.randrange(4)
+    if which == 0:
+        mask = w.input(w.shape(x), "bool")
+        w.call("np.select", [mask, w.input(w.shape(x), "bool")], [x, w.like(x)], 0.5)
+    elif which == 1:
+        weights = w.call("np.add", w.call("np.square", w.input((w.shape(x)[0],))), 0.5)
+        w.call("np.average", x, axis=0, weights=weights)
+    elif which == 2:
+        w.call("np.nan_to_num", x)
+    else:
+        y = w.input((*w.shape(x)[:-1], 3), w.dtype(x))
+        w.call("np.cross", y, w.input(w.shape(y), w.dtype(x)))
 
 
 def several(w: Writer) -> None:
@@ -360,8 +438,9 @@ def _plain(dtype: str) -> str:
 
 
 WORDS: tuple[tuple[int, Word], ...] = (
-    (3, unary), (1, jump), (1, root), (4, binary), (1, quotient), (1, integers), (1, logic), (2, compare), (2, cast),
+    (3, unary), (1, jump), (1, root), (4, binary), (1, quotient), (2, integers), (1, logic), (2, compare), (2, cast),
     (4, reduce), (1, norm), (4, matmul), (2, einsum), (1, tensordot), (1, outer), (3, transpose), (5, reshape),
     (1, squeeze), (3, index), (2, write), (2, gather), (3, concat), (2, pad), (2, shift), (2, repeat), (2, scan),
-    (2, order), (2, deep), (1, attention), (1, loss), (1, triangle), (1, clip), (1, created), (1, several), (1, fresh),
+    (2, order), (2, deep), (2, attention), (1, loss), (1, triangle), (1, clip), (1, created), (1, several), (1, fresh),
+    (1, contracted), (1, chosen),
 )  # fmt: skip

@@ -46,7 +46,7 @@ class Fill:
     dtype: str
     seed: int
     kind: str = "normal"
-    """``normal``; ``positive``; ``below`` a limit (whole numbers that index); ``nan`` among them."""
+    """``normal``; ``positive``; ``nan`` among them; whole numbers that index, ``below`` a limit or ``distinct``."""
     limit: int = 0
     gradient: bool = False
 
@@ -199,6 +199,8 @@ def argument(fill: Fill, frontend: str) -> Any:
         numbers = random.random(fill.shape) > 0.4
     elif fill.kind == "below":
         numbers = random.integers(0, fill.limit, fill.shape)
+    elif fill.kind == "distinct":
+        numbers = random.permutation(fill.limit)[: fill.shape[0]]
     elif "int" in fill.dtype:
         numbers = random.integers(-9, 10, fill.shape)
     else:

@@ -49,6 +49,8 @@ def _fill_text(fill: Fill, torch: bool) -> str:
         text = f"r({fill.seed}).random({shape}) > 0.4"
     elif fill.kind == "below":
         text = f"r({fill.seed}).integers(0, {fill.limit}, {shape})"
+    elif fill.kind == "distinct":
+        text = f"r({fill.seed}).permutation({fill.limit})[:{fill.shape[0]}]"
     elif "int" in fill.dtype:
         text = f"r({fill.seed}).integers(-9, 10, {shape})"
     else:

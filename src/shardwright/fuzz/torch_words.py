@@ -7,12 +7,15 @@ from typing import Any
 from .drawing import Unfit, Word, Writer, apart, numeric, off
 from .numpy_words import a_slice
 from .programs import Name, Ref
+from .torch_indexing import gather, put_back, scatter, write
+from .torch_layers import attention, convolution, loss, norm, pool, softmax
 
 SMOOTH = ("tanh", "neg", "abs", "sin", "square", "sigmoid", "erf", "exp", "cos", "atan", "expm1")
 ACTIVATIONS = ("gelu", "silu", "relu", "softplus", "elu", "leaky_relu", "mish", "hardtanh", "logsigmoid", "relu6")
 OF_TWO = ("add", "sub", "mul", "maximum", "minimum", "logaddexp", "hypot")
 COMPARISONS = ("lt", "ge", "eq", "ne", "le", "gt")
-SUMS = ("sum", "mean", "amax", "amin", "var", "std", "logsumexp", "any", "all", "prod", "count_nonzero")
+SUMS = ("sum", "mean", "amax", "amin", "var", "std", "logsumexp", "any", "all", "prod", "count_nonzero",
+        "nansum")  # fmt: skip
 OF_TRUTH = ("logical_and", "logical_or", "logical_xor")
 OF_INTEGERS = ("bitwise_and", "bitwise_or", "bitwise_xor", "remainder", "fmod", "floor_divide")
 DTYPES = ("float64", "float32", "int64", "int32", "int8", "bool", "bfloat16")
@@ -55,7 +58,13 @@ def quotient(w: Writer) -> None:
 
 def three(w: Writer) -> None:
     x = w.ranked(1, floating=True)
-    function = w.one(("addcmul", "lerp", "clamp", "pow", "addcdiv"))
+    function = w.one(("addcmul", "lerp", "clamp", "pow", "addcdiv", "xlogy", "nan_to_num"))
+    if function == "nan_to_num":
+        w.call("torch.nan_to_num", x)
+        return
+    if function == "xlogy":
+        w.call("torch.xlogy", x, w.call("torch.add", w.call("torch.square", w.like(x)), 0.5))
+        return
     if function == "clamp":
         w.call("torch.clamp", x, -0.5, 0.75)
     elif function == "pow":
@@ -90,8 +99,34 @@ def logic(w: Writer) -> None:
 
 
 def integers(w: Writer) -> None:
-    x = w.some(lambda r: "int" in w.dtype(r))
-    w.call(f"torch.{w.one(OF_INTEGERS)}", x, w.one((3, 2, 5)))
+    kinds = ("int64", "int32", "int8")
+    x = w.input([w.size(), w.size()], w.one(kinds)) if w.chance(0.4) else w.some(lambda r: w.is_whole(r))
+    if w.chance(0.2):
+        w.call("torch.bitwise_not", x)
+    else:
+        w.call(f"torch.{w.one(OF_INTEGERS)}", x, w.one((3, 2, 5)))
+
+
+def contracted(w: Writer) -> None:
+    """Products by other names, and of more operands."""
+    x = w.ranked(2, 2, floating=True)
+    m, k = w.shape(x)
+    dtype, n = w.dtype(x), w.size()
+    which = w.random.randrange(7)
+    if which == 0:
+        w.call("torch.mv", x, w.input((k,), dtype))
+    elif which == 1:
+        w.call("torch.tensordot", x, w.input((n, k), dtype), dims=([1], [1]))
+    elif which == 2:
+        w.call("torch.einsum", "ij,kj,k->ik", x, w.input((n, k), dtype), w.input((n,), dtype))
+    elif which == 3:
+        w.call("torch.addr", x, w.input((m,), dtype), w.input((k,), dtype))
+    elif which == 4:
+        w.call("torch.addmv", w.input((m,), dtype), x, w.input((k,), dtype))
+    elif which == 5:
+        w.call("torch.kron", x, w.input((2, w.one((1, 2))), dtype))
+    else:
+        w.call("torch.trace", w.call("torch.matmul", x, w.input((k, m), dtype)))
 
 
 def cast(w: Writer) -> None:
@@ -243,72 +278,6 @@ def part(w: Writer) -> None:
         w.part(w.call(f"torch.{('split', 'chunk')[which - 1]}", x, w.random.randint(2, 3), dim=d))
 
 
-def write(w: Writer) -> None:
-    """In-place writes: into a part of a copy, or over the whole of it."""
-    x = w.ranked(1, floating=True)
-    base = w.call(".clone", x)
-    which = w.random.randrange(3)
-    if which == 0:
-        key = tuple(a_slice(w, size) if w.chance(0.5) else slice(None) for size in w.shape(x))
-        if any((k.step or 1) < 0 for k in key):
-            raise Unfit
-        part = numeric(w.of(base))[key].shape
-        w.call("[]=", base, key, w.input(part, w.dtype(x)) if w.chance(0.7) else w.one((0.0, 2.0)))
-    elif which == 1:
-        w.call(f".{w.one(('add_', 'mul_', 'sub_'))}", base, w.like(x) if w.chance(0.7) else 1.5)
-    else:
-        view = w.call("torch.select", base, w.dim(x), 0)
-        w.call(f".{w.one(('zero_', 'neg_'))}", view)
-        w.changed.add(view.index)
-        w.call("torch.mul", base, 1.0)
-        return
-    w.changed.add(base.index)
-
-
-def gather(w: Writer) -> None:
-    x = w.ranked(1)
-    d = w.dim(x)
-    size = w.shape(x)[d]
-    if not size:
-        raise Unfit
-    which = w.random.randrange(4)
-    if which == 0:
-        w.call("torch.index_select", x, d, w.input((w.size(),), "int64", "below", size))
-    elif which == 1:
-        shape = tuple(w.random.randint(1, max(1, n)) for n in w.shape(x))
-        w.call("torch.gather", x, d, w.input(shape, "int64", "below", size))
-    elif which == 2 and w.rank(x) == 2 and w.is_float(x):
-        w.call("F.embedding", w.input(w.one(((w.size(),), (2, 3))), "int64", "below", w.shape(x)[0]), x)
-    else:
-        w.call("[]", x, w.input((w.size(),), "int64", "below", w.shape(x)[0]))
-
-
-def scatter(w: Writer) -> None:
-    x = w.ranked(1, 3, floating=True)
-    shape, d = w.shape(x), w.dim(x)
-    at = d % len(shape)
-    which = w.random.randrange(6)
-    part = tuple(w.random.randint(1, max(1, n)) for n in shape)
-    if which == 3:  # several rows may say the same, so all of them say one number
-        w.call("torch.scatter", x, d, w.input(part, "int64", "below", shape[at]), 0.5)
-    elif which == 4:
-        kind = w.one(("sum", "amax", "mean"))
-        source = w.input(part, w.dtype(x))
-        w.call("torch.scatter_reduce", x, d, w.input(part, "int64", "below", shape[at]), source, kind)
-    elif which == 5:
-        w.call("torch.index_fill", x, d, w.input((w.size(),), "int64", "below", shape[at]), 0.25)
-    elif which == 0:
-        count = w.size()
-        rows = tuple(count if e == at else n for e, n in enumerate(shape))
-        w.call("torch.index_add", x, d, w.input((count,), "int64", "below", shape[at]), w.input(rows, w.dtype(x)))
-    elif which == 1:
-        w.call("torch.scatter_add", x, d, w.input(part, "int64", "below", shape[at]), w.input(part, w.dtype(x)))
-    else:
-        count = w.size()
-        w.call("torch.index_put", x, [w.input((count,), "int64", "below", shape[0])],
-               w.input((count, *shape[1:]), w.dtype(x)), accumulate=True)  # fmt: skip
-
-
 def concat(w: Writer) -> None:
     x = w.ranked(1)
     d, shape = w.dim(x), w.shape(x)
@@ -334,7 +303,8 @@ def pad(w: Writer) -> None:
 def shift(w: Writer) -> None:
     x = w.ranked(1)
     if w.chance(0.5):
-        w.call("torch.roll", x, w.random.randint(-3, 3), w.dim(x))
+        two = w.rank(x) > 1 and w.chance(0.2)
+        w.call("torch.roll", x, *(((1, -2), (0, 1)) if two else (w.random.randint(-3, 3), w.dim(x))))
     else:
         w.call("torch.flip", x, (w.dim(x),))
 
@@ -380,88 +350,6 @@ def order(w: Writer) -> None:
         w.part(w.call(f"torch.{function}", x, d))
 
 
-def softmax(w: Writer) -> None:
-    x = w.ranked(0, floating=True)
-    w.call(f"torch.{w.one(('softmax', 'log_softmax'))}", x, w.dim(x, scalars=True))
-
-
-def norm(w: Writer) -> None:
-    x = w.ranked(1, 4, floating=True)
-    size, dtype = w.shape(x)[-1], w.dtype(x)
-    which = w.random.randrange(6)
-    if which == 4:
-        w.call("F.normalize", w.call("torch.add", x, 0.5), dim=w.dim(x))
-    elif which == 5:
-        channels = w.shape(x)[1] if w.rank(x) > 1 else 0
-        given = [w.input((channels,), dtype, "positive"), w.input((channels,), dtype)] if w.chance(0.5) else []
-        w.call("F.batch_norm", x, None, None, *given, training=True)
-    elif which == 0:
-        w.call("F.layer_norm", x, (size,), w.input((size,), dtype), w.input((size,), dtype))
-    elif which == 1:
-        w.call("F.rms_norm", x, (size,), w.input((size,), dtype))
-    elif which == 2:
-        w.call("F.layer_norm", x, w.shape(x)[-2:])
-    else:
-        channels = w.shape(x)[1] if w.rank(x) > 1 else 0
-        groups = w.one([g for g in (1, 2, 3, 4) if channels and channels % g == 0])
-        w.call("F.group_norm", x, groups, w.input((channels,), dtype))
-
-
-def convolution(w: Writer) -> None:
-    n, groups = w.one((1, 2, 4, 6)), w.one((1, 1, 2))
-    c, o = groups * w.one((1, 2, 3)), groups * w.one((1, 2, 3))
-    more = {"padding": w.one((0, 1)), "stride": w.one((1, 2)), "dilation": w.one((1, 1, 2)), "groups": groups}
-    dtype = "float64" if w.floating.endswith("64") else "float32"
-    if w.chance(0.5):
-        x, k = w.input((n, c, w.one((5, 6, 8))), dtype), w.input((o, c // groups, w.one((1, 2, 3))), dtype)
-        w.call("F.conv1d", x, k, *([w.input((o,), dtype)] if w.chance(0.4) else []), **more)
-    else:
-        x, k = w.input((n, c, w.one((4, 6)), w.one((4, 5))), dtype), w.input((o, c // groups, 2, 3), dtype)
-        w.call("F.conv2d", x, k, *([w.input((o,), dtype)] if w.chance(0.4) else []), **more)
-
-
-def pool(w: Writer) -> None:
-    x = w.input((w.one((1, 2, 3)), w.one((1, 2, 4)), w.one((4, 6)), w.one((4, 6))))
-    which = w.random.randrange(4)
-    if which == 1:
-        w.call("F.adaptive_avg_pool2d", x, 2)
-    elif which == 2:
-        w.call("F.interpolate", x, scale_factor=2, mode=w.one(("nearest", "bilinear")))
-    elif which == 3:
-        w.call("F.avg_pool2d", x, 2)
-    elif apart(w.of(x)):
-        w.call("F.max_pool2d", x, w.one((2, 3)), **({"stride": 1, "padding": 1} if w.chance(0.3) else {}))
-
-
-def attention(w: Writer) -> None:
-    b, h, s, d = w.one((1, 2, 3)), w.one((2, 4)), w.one((2, 4, 6)), w.one((2, 4))
-    grouped = w.chance(0.35)
-    keys = (b, h // 2 if grouped else h, s, d)
-    more: dict[str, Any] = {"is_causal": True} if w.chance(0.4) else {}
-    if not more and w.chance(0.3):
-        more = {"attn_mask": w.input((s, s), w.one((None, "bool")))}
-    if grouped:
-        more["enable_gqa"] = True
-    w.call("F.scaled_dot_product_attention", w.input((b, h, s, d)), w.input(keys), w.input(keys), **more)
-
-
-def loss(w: Writer) -> None:
-    x = w.ranked(2, 2, floating=True)
-    n, c = w.shape(x)
-    which = w.random.randrange(5)
-    if which == 3:
-        w.call("F.huber_loss", x, w.like(x))
-    elif which == 4:
-        w.call("F.binary_cross_entropy_with_logits", x, w.call("torch.sigmoid", w.like(x)))
-    elif which == 0 and n:
-        w.call("F.cross_entropy", x, w.input((n,), "int64", "below", c),
-               **({"reduction": w.one(("sum", "none"))} if w.chance(0.4) else {}))  # fmt: skip
-    elif which == 1:
-        w.call("F.mse_loss", x, w.like(x))
-    else:
-        w.call("F.smooth_l1_loss", x, w.like(x))
-
-
 def triangle(w: Writer) -> None:
     x = w.ranked(2)
     if w.chance(0.3):
@@ -491,10 +379,10 @@ def fresh(w: Writer) -> None:
 
 
 WORDS: tuple[tuple[int, Word], ...] = (
-    (3, unary), (2, activation), (1, jump), (1, root), (4, binary), (1, quotient), (2, three), (2, compare), (1, logic),
-    (1, integers), (2, cast), (1, rearranged),
-    (4, reduce), (1, all_reduce), (3, matmul), (2, linear), (1, product), (2, einsum), (3, transpose), (5, reshape),
-    (1, squeeze), (3, index), (2, part), (3, write), (2, gather), (2, scatter), (3, concat), (2, pad), (2, shift),
-    (2, repeat), (2, scan), (2, order), (2, softmax), (2, norm), (2, convolution), (1, pool), (2, attention), (1, loss),
-    (1, triangle), (1, unfold), (1, created), (1, fresh),
+    (3, unary), (2, activation), (1, jump), (1, root), (4, binary), (1, quotient), (2, three), (2, compare),
+    (1, logic), (2, integers), (2, cast), (1, rearranged), (4, reduce), (1, all_reduce), (3, matmul), (2, linear),
+    (1, product), (2, einsum), (3, transpose), (5, reshape), (1, squeeze), (3, index), (2, part), (3, write),
+    (2, gather), (3, scatter), (1, put_back), (3, concat), (2, pad), (2, shift), (2, repeat), (2, scan), (2, order),
+    (2, softmax), (2, norm), (2, convolution), (1, pool), (2, attention), (2, loss), (1, contracted), (1, triangle),
+    (1, unfold), (1, created), (1, fresh),
 )  # fmt: skip

@@ -180,9 +180,9 @@ def _check_tree(
                 raise GraphError(f"a copy of %{name} is made from {spec}, which is not there", help=_HELP)
             spec = sources[spec]
         rooted.update(path)
-    pending = {pair for spec in (*wanted, home) for pair in spec.partial}
+    pending = {kind for spec in (*wanted, home) for _, kind in spec.partial}  # over which axes, a copy may choose
     for copy in sources:
         if copy not in wanted and copy not in sources.values():
             raise GraphError(f"a copy of %{name} is made as {copy}, which nobody reads", help=_HELP)
-        if not all(any(kind == k and axis.overlaps(a) for a, k in pending) for axis, kind in copy.partial):
+        if not all(kind in pending for _, kind in copy.partial):
             raise GraphError(f"a copy of %{name} is pending where nothing else of it is: {copy}", help=_HELP)

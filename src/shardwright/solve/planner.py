@@ -190,15 +190,12 @@ class Planner:
 
     def bounded(self, plan: Plan, bound: int) -> Plan:
         """A plan with a bound of all plans with even splits whose axes stand in the order of the mesh, or as asked, and
-        whose ops leave values as asked and carry sums alone.
+        whose ops leave values as asked and carry sums alone, with the communication that they are lowered to.
 
-        Nothing is known of other plans, nor where a compiler makes one pass of several ops, which no sum over ops
-        foresees.
+        Nothing is known of other plans, such as those of which a pass takes communication out, nor where a compiler
+        makes one pass of several ops, which no sum over ops foresees.
         """
-        asked = self.asked
-        if self.hardware.compiled or (
-            bound > plan.cost.objective and not is_foreseen(plan.complete, asked.given, asked.out_specs.values())
-        ):
+        if self.hardware.compiled or (bound > plan.cost.objective and not self._is_foreseen(plan)):
             return replace(plan, lower_bound=0)
         if bound > plan.cost.objective:
             raise BoundError(
@@ -207,6 +204,14 @@ class Planner:
                 help="this is a mistake in Shardwright; please report it with the program",
             )
         return replace(plan, lower_bound=bound)
+
+    def _is_foreseen(self, plan: Plan) -> bool:
+        """Whether a plan is one of those that bounds speak of."""
+        assert plan.program is not None
+        return (
+            is_foreseen(plan.complete, self.asked.given, self.asked.out_specs.values())
+            and lower(plan.complete).bytes == plan.program.bytes
+        )
 
     @property
     def limit(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from shardwright.fuzz import Call, Case, Fill, FuzzProgram, Ref, Request, judge
@@ -53,6 +55,10 @@ FOUND = {
     "a pending minimum": Case(
         program([()], call("np.cbrt", A), call("np.logaddexp2", 2, B)),
         Request("x=2", "planned", in_specs=("[] // min(x)",), hardware="h100")),
+    # A constraint returns its operand: what is written to one of them, the other shows.
+    "a write to what a constraint returned": Case(
+        replace(program([(4, 6)], call("np.tanh", A), call("[]", B, 1), call("[]=", C, slice(1, 3), 2.0),
+                        call("np.sin", B)), constraints=((2, "[x]"),)), Request("x=2")),
 }  # fmt: skip
 
 
@@ -117,6 +123,38 @@ FOUND_TORCH = {
     **{f"{what} of a scalar": Case(
         FuzzProgram(floats((4,)), (call("torch.sum", A), call(f"torch.{what}", B, 0)), (2,), "torch"), Request("x=2"))
         for what in ("cumsum", "cumprod", "logsumexp", "mean")},
+    # A constraint returns its operand: what is written to one of them, the other shows, and its gradient knows.
+    "a write to what a constraint returned": Case(
+        replace(backward(floats((4, 6)), call("torch.sin", A), call("torch.select", B, 0, 1), call(".mul_", C, 3.0),
+                         call("torch.neg", B)), constraints=((2, "[x]"),)), Request("x=2")),
+    # A mask is an index of as many dims as it has.
+    **{f"a mask of {len(mask)} dims, {what}": Case(
+        FuzzProgram((*floats((4, 6, 2)), Fill(mask, "bool", 0)), (call(".clone", A), call("[]=", C, key, value)), (3,),
+                    "torch"), Request("x=2, y=3", in_specs=(spec, None)))
+        for what, mask, key, value, spec in (
+            ("of the first", (4, 6), B, 0.5, "[x, y, _]"), ("of the first", (4,), B, 0.5, "[_, x, y]"),
+            ("of the second", (6,), (slice(None), B), 0.5, "[x, y, _]"))},
+    "rows where a mask holds": Case(
+        FuzzProgram((*floats((4, 6, 2), (2,)), Fill((4, 6), "bool", 0)), (call(".clone", A), call("[]=", D, C, B)),
+                    (4,), "torch"), Request("x=2, y=2", in_specs=("[x, _, y]", None, "[x, _]"))),
+    # An op that makes a value and has no rule takes time, too.
+    "indices that no rule makes": Case(
+        FuzzProgram(floats((4,)), (call("torch.tril_indices", 3, 3), call("torch.neg", A)), (1, 2), "torch"),
+        Request("x=2", "planned", hardware="h100")),
+    # A gather of which a part is kept is made smaller after planning, which no bound knows.
+    "less is gathered than was planned": Case(
+        FuzzProgram(floats((2, 1, 6, 4), (3, 1, 2, 3)), (call("F.conv2d", A, B, padding=1, dilation=2),), (2,),
+                    "torch"), Request("x=4", "planned", in_specs=("[_, _, x:(1)2, _]", None), hardware="h100")),
+    # A view that stretches what it shows holds no more than that.
+    "an expanded view within a limit": Case(
+        FuzzProgram(floats((6, 1), (8,), (8, 1), dtype="float32"),
+                    (call("F.linear", A, C, B), call(".expand", D, (5, 6, 8)), call("torch.cumsum", Ref(4), 0)), (5, 4),
+                    "torch"), Request("x=2", "planned", memory=0.98)),
+    # An axis that a copy is given back may take part in what is pending.
+    "a minimum over more devices": Case(
+        backward((*floats((2, 3), dtype="float32"), Fill((2, 3), "float32", 0, "positive", gradient=True)),
+                 call("F.binary_cross_entropy_with_logits", A, B)),
+        Request("x=2, y=6", in_specs=("[_, x] // min(y)", None), hardware="h100", **PLANNED)),
     "lookup in a scalar": Case(
         FuzzProgram((*floats((4,)), below(1, 1)), (call("torch.sum", A), call("torch.index_select", C, 0, B)),
                     (3,), "torch"), Request("x=2")),

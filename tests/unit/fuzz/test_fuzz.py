@@ -34,6 +34,7 @@ from shardwright.fuzz import (
 from shardwright.fuzz.judging import compare, split
 from shardwright.fuzz.numpy_words import WORDS
 from shardwright.fuzz.script import LINES
+from shardwright.rules import registry
 from shardwright.run import virtual
 
 SAMPLE, LONG = 20, 1000
@@ -93,7 +94,8 @@ def test_every_word_is_said_and_every_way_taken() -> None:
     assert told == {"memory", "uneven", "reload", "inner", "pending", "parts", "out"}
     functions = {"np.matmul", "np.einsum", "np.reshape", "[]", "[]=", "np.concatenate", "np.pad", "np.roll", "np.take",
                  "np.take_along_axis", "np.cumsum", "np.sort", "np.argmax", "swn.softmax", "swn.layer_norm",
-                 "swn.attention", ".astype", "np.where", "np.tril", "np.repeat", "np.sum", "np.var"}  # fmt: skip
+                 "swn.attention", "np.nanmean", "np.select", "np.vstack", "np.inner",
+                 ".astype", "np.where", "np.tril", "np.repeat", "np.sum", "np.var"}  # fmt: skip
     assert functions <= spoken
     assert len(spoken) > 100
     assert len(WORDS) > 25
@@ -107,7 +109,8 @@ def test_every_word_is_said_in_torch() -> None:
                  "torch.gather", "F.embedding", "torch.cumsum", "torch.cumprod", "torch.cummax", "torch.sort",
                  "torch.topk", "torch.median", "F.conv1d", "F.conv2d", "F.batch_norm", "F.group_norm", "F.layer_norm",
                  "F.scaled_dot_product_attention", "[]=", ".add_", ".zero_", ".to", "F.pad",
-                 "torch.unbind"}  # fmt: skip
+                 "torch.unbind", ".index_put_", "torch.index_copy", "torch.masked_scatter", "torch.select_scatter",
+                 "F.conv3d", "F.conv_transpose1d", "F.instance_norm", "torch.kron"}  # fmt: skip
     assert functions <= spoken
     assert any(f"torch.{name}" in spoken for name in torch_words.OF_TRUTH)
     assert any(f"torch.{name}" in spoken for name in torch_words.OF_INTEGERS)
@@ -206,6 +209,35 @@ def test_a_broken_collective_is_found_and_shrunk(
     assert judge(failure.smallest).kind in kinds
     monkeypatch.undo()
     assert judge(failure.smallest).kind == "ok", "what was found is the planted fault, nothing else"
+
+
+@pytest.mark.parametrize(
+    ("op", "was", "wrong", "seeds"),
+    [("sort", ": whole", ": ", range(8, 40)), ("roll", ": permuted", ": ", range(27, 60)),
+     ("reduce_max", ": max", ": sum", range(3, 40))],
+)  # fmt: skip
+def test_a_wrong_rule_is_found_and_shrunk(
+    op: str, was: str, wrong: str, seeds: range, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The project's own rules are not tried before they are used: it takes a program, and its proof or its numbers."""
+    record = registry.lookup(op)
+
+    def planted(call: Any) -> Any:
+        assert callable(record.rule)
+        parts = str(record.rule(call)).replace(was, wrong).split(" ; ")
+        return " ; ".join(part for part in parts if not part.strip().endswith(":"))
+
+    monkeypatch.setitem(registry._records, op, replace(record, rule=planted))
+    registry._changed()
+    try:
+        (failure, *_) = fuzz_programs(seeds, most=1).failures
+        assert failure.verdict.kind in PROVEN_OR_RUN
+        assert len(failure.smallest.program.calls) <= 2
+        assert len(failure.script.splitlines()) <= LINES
+    finally:
+        monkeypatch.undo()
+        registry._changed()
+    assert judge(failure.smallest).kind == "ok"
 
 
 def test_what_is_shrunk_keeps_what_makes_it_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

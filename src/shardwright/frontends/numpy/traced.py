@@ -15,6 +15,7 @@ from ...ir.graph import Graph
 from ...spec.sharding import Shape
 from ..base import CONSTANT, DATA, FORWARD, Input, Leaf, Source
 from ..failing import check_call, telling
+from .aliasing import view_of
 from .compute import run_graph
 from .dtypes import Array, DType, tensor_type
 from .emit import lift, node
@@ -176,7 +177,11 @@ def constrain(x: Any, text: Any) -> Any:
     if not isinstance(x, Tracer):
         return x
     check_current(x.recorder)
-    return node(CONSTRAINT, [x], x.shape, x.dtype, spec=str(text))
+
+    def constrained(value: Tracer) -> Tracer:
+        return node(CONSTRAINT, [value], value.shape, value.dtype, spec=str(text))
+
+    return view_of(x, constrained(x), constrained, lambda parent, value: value)
 
 
 _RETURN = "return traced values, arrays, numbers, or dicts, lists, tuples and dataclasses of them"

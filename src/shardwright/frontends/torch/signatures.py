@@ -4,7 +4,8 @@ Every tensor parameter is one operand: a value, None where it is absent, a tuple
 an attribute under its schema name, defaults filled in, so that equal calls are equal nodes.  Where a program runs is
 not part of it: devices and pinning are dropped, and so is a layout, which is strided.
 A number that stands where the schema has a tensor (``x * 2``) is an attribute, its operand None.  A list of optional
-tensors (``x[:, i]``) is the tuple of those present, and the attribute ``<name>_present`` says which they are.
+tensors (``x[:, i]``) is the tuple of those present, and the attribute ``<name>_present`` says which they are,
+``<name>_masks``, where there are any, which of them are booleans.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ _FORMATS = {
     str(format): format for format in (torch.contiguous_format, torch.preserve_format, torch.channels_last,
                                        torch.channels_last_3d)
 }  # fmt: skip
+MASKS = (torch.bool, torch.uint8)
+"""What, as an index, says of each element whether it is meant."""
 LEFT_OUT = frozenset({"sees"})
 """Attributes that stand in graphs only where they say something."""
 
@@ -87,6 +90,9 @@ class Signature:
             elif kind == OPTIONAL_TENSORS:
                 operands.append([item for item in value if item is not None])
                 attrs[name + "_present"] = tuple(item is not None for item in value)
+                masks = tuple(item is not None and item.dtype in MASKS for item in value)
+                if any(masks):
+                    attrs[name + "_masks"] = masks
         return operands, attrs
 
     def argument(self, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Any:

@@ -10,6 +10,7 @@ from functools import partial
 
 from ...spec.op_record import Call
 from ...spec.rule import factor_name
+from ...spec.sharding import Shape
 from ..dims import broadcast, write
 from ..registry import rule
 from .same import dim, same
@@ -124,21 +125,43 @@ rule(
 
 
 def _points(call: Call) -> tuple[list[int], list[str], list[list[str]], bool]:
-    """Dims that are indexed; names of what the indices stand for together; of each; whether they stand together."""
+    """Dims that are indexed; names of what the indices stand for together; of each; whether they stand together.
+
+    A mask of booleans is of as many dims as it has, and stands for a list of the places where it holds.
+    """
     present = call.attr("indices_present")
-    dims = [d for d, given in enumerate(present) if given]
-    shapes = call.operands[1 : 1 + len(dims)]
-    rank = max((len(shape) for shape in shapes), default=0)
-    sizes = [max((s[len(s) - rank + d] for s in shapes if len(s) - rank + d >= 0), default=1) for d in range(rank)]
+    masks = call.attr("indices_masks", (False,) * len(present))
+    given = iter(call.operands[1:])
+    dims: list[int] = []
+    shapes: list[tuple[Shape, bool]] = []
+    at = 0
+    for there, mask in zip(present, masks, strict=True):
+        shape = next(given) if there else ()
+        covered = len(shape) if mask else 1
+        if there:
+            dims += range(at, at + covered)
+            shapes.append((shape, mask))
+        at += covered
+    lists = [(1,) if mask else shape for shape, mask in shapes]
+    rank = max(map(len, lists), default=0)
+    sizes = [max((s[len(s) - rank + d] for s in lists if len(s) - rank + d >= 0), default=1) for d in range(rank)]
     names = [f"i{d}" for d in range(rank)]
+    each = [[f"m{n}{d}" for d in range(len(shape))] if mask else broadcast(names, sizes, shape)
+            for n, (shape, mask) in enumerate(shapes)]  # fmt: skip
     adjacent = not dims or dims == list(range(dims[0], dims[-1] + 1))
-    return dims, names, [broadcast(names, sizes, shape) for shape in shapes], adjacent
+    return dims, names, each, adjacent
 
 
 def _looked_up(names: list[str], dims: list[int], points: list[str], adjacent: bool) -> list[str]:
     rest = [name for d, name in enumerate(names) if d not in dims]
     at = dims[0] if adjacent and dims else 0
     return [*rest[:at], *points, *rest[at:]]
+
+
+def _of_masks(call: Call, each: list[list[str]]) -> dict[str, str]:
+    """Where a mask holds is found in all of it."""
+    masks = [mask for mask, there in zip(call.attr("indices_masks", ()), call.attr("indices_present")) if there]
+    return {name: "whole" for mask, side in zip(masks, each) for name in side if mask}
 
 
 @rule("aten.index.Tensor", cost="gather", meaning="by rule", beyond=_BEYOND)
@@ -148,7 +171,10 @@ def index(call: Call) -> str:
     names = [f"d{d}" for d in range(len(call.operands[0]))]
     result = _looked_up(names, dims, points, adjacent)
     rows = [f"P({kind}){', R' * len(each)} -> P({kind})" for kind in ("sum", "avg")]
-    return write([names, *each], [result], {names[d]: "whole" for d in dims}, rows)
+    notes = {names[d]: "whole" for d in dims} | _of_masks(call, each)
+    if call.attr("indices_masks"):
+        notes |= {name: "whole" if any(name in side for side in each) else "new whole" for name in points}
+    return write([names, *each], [result], notes, rows)
 
 
 rule("aten._unsafe_index.Tensor", index, cost="gather", meaning="by rule", beyond=_BEYOND)
@@ -160,14 +186,16 @@ def index_put(call: Call) -> str:
     dims, points, each, adjacent = _points(call)
     shape = call.operands[0]
     names = [f"d{d}" for d in range(len(shape))]
+    rows = [f"P(sum){', R' * len(each)}, P(sum) -> P(sum)"]
+    if call.attr("indices_masks") and len(each) == 1 and not call.operands[2]:  # one number, where the mask holds
+        return write([names, [names[d] for d in dims], []], [names], {}, rows)
     written = _looked_up(names, dims, points, adjacent)
     sizes = dict(zip(names, shape))
     for spelled, given in zip(each, call.operands[1:]):
         sizes |= {name: size for name, size in zip(spelled, given) if name != "1"}
     value = broadcast(written, [sizes.get(name, 1) for name in written], call.operands[1 + len(each)])
-    notes = {names[d]: "whole" for d in dims} | dict.fromkeys(points, "whole")
+    notes = {names[d]: "whole" for d in dims} | dict.fromkeys(points, "whole") | _of_masks(call, each)
     notes = {name: words for name, words in notes.items() if any(name in side for side in (names, *each, value))}
-    rows = [f"P(sum){', R' * len(each)}, P(sum) -> P(sum)"]
     return write([names, *each, value], [names], notes, rows)
 
 

@@ -25,7 +25,8 @@ class Priced(Extra):
     """What bytes cost at the steps with a price: never more than a plan holds.
 
     A view holds nothing where it reads the copy that is kept of what it shows; but if it is there for longer than any
-    other reader, the copy is.  Where it reads another one, that copy is there as long as the view is.
+    other reader, the copy is.  Where it reads another one, that copy is there as long as the view is, and no larger
+    where the view stretches it.
     """
 
     about: Assigner
@@ -164,6 +165,11 @@ class Priced(Extra):
         longer = sum(reach < t < theirs.end for t in self.steps)
         made = self.demands[result].made
         alone, shared = self._cost(made, count, result), self._cost(made, longer, result)
+        if self._stretches(result):  # it holds no more than the copy that it shows
+            alone = self._lesser(alone, self._cost(group.places[0], count, value))
+            shared = self._lesser(shared, self._cost(group.places[0], longer, value))
+        if any(map(self._stretches, self._way_back(value)[:-1])):  # what that holds, a view before it says
+            shared = None
         if alone is None:
             return None
         if self.was[value] in self.lives.stays:
@@ -175,6 +181,15 @@ class Priced(Extra):
             found = np.where(rows[:, None] == need[None, :], 0 if shared is None else shared[None, :], alone[None, :])
             self.arrays[key] = found
         return found
+
+    def _stretches(self, view: int) -> bool:
+        """Whether a view is larger than what it shows."""
+        return self.graph.type(view).elements > self.graph.type(self._shows[view]).elements
+
+    def _lesser(self, a: Ints | None, b: Ints | None) -> Ints | None:
+        if a is None or b is None:
+            return None
+        return self.arrays.setdefault(("lesser", id(a), id(b)), np.minimum(a, b))
 
     # -- views of views -----------------------------------------------------------------------------------
 
@@ -214,6 +229,8 @@ class Priced(Extra):
             if cost is None:
                 continue
             way = self._way_back(view)
+            if any(map(self._stretches, way[:-1])):
+                continue
             key = (
                 "far",
                 id(self.demands[way[-1]].routes),

@@ -218,7 +218,7 @@ class Flat:
             first = [self.ways[n].operands[place] for n, place in frame.readers[v] if n == life.read]
             later = bool(first) and all(spec == home for spec in first)
             until = self._last(v, home, life.end) if same else min(life.read - (not later), life.end)
-            shared = -1
+            shared, stretched = -1, None
             if base is not None:
                 need = self.ways[life.start].operands[graph.nodes[life.start].inputs.index(base)]
                 resident = self.hubs.get(base, self.home(base))
@@ -228,11 +228,13 @@ class Flat:
                     shared = kept[base]
                 elif need == self.home(base) and life.start == lives.of[base].read:
                     shared = made[base]
+                stretched = frame.bytes(need, base)
             if shared >= 0:
                 made[v] = shared
                 end[shared] = max(end[shared], until)
             else:
                 made[v] = piece(home, v, life.start, lives.steps - 1 if v in lives.stays else until)
+                size[-1] = size[-1] if stretched is None else min(size[-1], stretched)
             kept[v] = made[v]
             if v in lives.stays:
                 # What the caller holds is read as it is by all who want it so; what is kept is there for the others.

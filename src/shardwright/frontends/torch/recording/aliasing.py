@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....errors import TraceError
+from ....ir.core import CONSTRAINT
 from ....ir.graph import SourceLine, TensorType
 from .recorder import Recorder
 
@@ -53,7 +54,8 @@ def read(recorder: Recorder, record: Record, source: SourceLine | None) -> int:
         assert base is not None, "the owner of memory sees each write"
         assert view is not None
         whole = read(recorder, base, source)
-        record.value = recorder.node(view.op, [whole], [view.type], view.attrs, [(0, 0)], source)[0]
+        shared = [] if view.op == CONSTRAINT else [(0, 0)]
+        record.value = recorder.node(view.op, [whole], [view.type], view.attrs, shared, source)[0]
         record.seen = writes
     return record.value
 
@@ -74,6 +76,8 @@ def write(recorder: Recorder, record: Record, value: int, source: SourceLine | N
 
 def _put_back(recorder: Recorder, view: View, whole: int, part: int, source: SourceLine | None) -> int:
     """``whole`` with ``part`` in the place that the view shows."""
+    if view.op == CONSTRAINT:
+        return part
     type = recorder.types[whole]
     name = view.op.split(".")[1]
     inverse: tuple[str, list[int], dict[str, Any]]

@@ -38,4 +38,11 @@ def constrain(x: Any, spec: Any) -> Any:
     >>> captured.graph.nodes[-1].op, captured.graph.nodes[-1].attrs
     ('core.constraint', (('spec', '[dp, _]'),))
     """
-    return torch.ops.shardwright.constraint(x, str(spec)) if isinstance(x, FakeTensor) else x
+    if not isinstance(x, FakeTensor):
+        return x
+    mode, _ = getattr(x, "_shardwright_record", (None, None))
+    if mode is None:  # captured by others
+        return torch.ops.shardwright.constraint(x, str(spec))
+    made = torch.ops.aten.alias(x)  # the same memory, as without a capture; autograd sees it, too
+    mode.constrain(made, str(spec))
+    return made

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ....errors import TraceError
+from ....ir.core import CONSTRAINT
 from ....ir.graph import Operand, SourceLine, TensorType
 from ..dtypes import dtype_name, tensor_type
 from ..private import (
@@ -91,6 +92,13 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def written(self, tensor: Any) -> bool:
         return self.record_of(tensor).memory.writes > 0
+
+    def constrain(self, tensor: Any, spec: str) -> None:
+        """From now on the tensor is a view of what it showed, of the same numbers."""
+        whole, source, type = self.record_of(tensor), self._source(), tensor_type(tensor)
+        value = self.recorder.node(CONSTRAINT, [read(self.recorder, whole, source)], [type], {"spec": spec},
+                                   source=source)[0]  # fmt: skip
+        self.track(tensor, Record(value, whole, View(CONSTRAINT, {"spec": spec}, type)))
 
     # One call
 
