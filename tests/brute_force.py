@@ -264,7 +264,8 @@ _COMPARE: dict[type, Any] = {
     ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not, ast.In: lambda a, b: a in b,
     ast.NotIn: lambda a, b: a not in b,
 }  # fmt: skip
-_CALLS = {"max": max, "min": min, "sum": sum, "len": len, "all": all, "any": any, "float": float, "str": str}
+_CALLS = {"max": max, "min": min, "sum": sum, "len": len, "all": all, "any": any, "float": float, "str": str,
+          "tuple": tuple}  # fmt: skip
 
 
 def worth(code: str, names: dict[str, Any]) -> Any:
@@ -297,6 +298,8 @@ def worth(code: str, names: dict[str, Any]) -> Any:
             return of(node.body if of(node.test, known) else node.orelse, known)
         if kind is ast.Subscript:
             return of(node.value, known)[of(node.slice, known)]
+        if kind is ast.Slice:
+            return slice(of(node.upper, known))
         if kind in (ast.Tuple, ast.List):
             return tuple(of(item, known) for item in node.elts)
         if kind is ast.GeneratorExp:
@@ -380,7 +383,11 @@ def cut(t: torch.Tensor, place: Place, world: int, rng: random.Random) -> list[t
     if kind == "R":
         return [t] * world
     if kind == "S":
-        return [part.contiguous() for part in t.split(chunk_sizes(t.shape[what], world), dim=what)]
+        # Copies: an operator that reads strides could see the whole tensor behind a view of it.
+        return [
+            part.clone(memory_format=torch.contiguous_format)
+            for part in t.split(chunk_sizes(t.shape[what], world), dim=what)
+        ]
     made = torch.Generator().manual_seed(rng.randrange(1 << 30))
     whole = not (t.dtype.is_floating_point or t.dtype.is_complex)
     reach = rng.choice((0.01, 1.0, 100.0))

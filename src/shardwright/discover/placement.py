@@ -15,9 +15,9 @@ KINDS = ("sum", "avg", "max", "min", "prod")
 """How a pending tensor is finished."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Placement:
-    """One of R, S(dim), P(reduce).  Made by `S`, `P` and `R`, so equal placements are the same object."""
+    """One of R, S(dim), P(reduce).  Made by `S`, `P` and `R`: equal placements are the same object, and compared so."""
 
     kind: Literal["R", "S", "P"]
     dim: int = -1

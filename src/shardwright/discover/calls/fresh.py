@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..operator import Array, Operator, Sample, names_dims
+from .forms import FEWER, FOLDS, FORMS, resized
 from .named import Named, choices_of, documents_of, named_by
 from .numbers import STYLES, Numbers, recast
 from .widen import in_turn, runs, with_value
@@ -92,9 +93,9 @@ class Drawer:
             return
         tensors = call.tensors
         top = max((a.ndim for a in tensors), default=0)
-        for change in _FOLDS:
+        for change in FOLDS:
             yield from self._unseen(call, [change(a) if a.ndim == top and a.size else a for a in tensors])
-        for t, change in itertools.product(range(len(tensors)) if len(tensors) > 1 else (), _FEWER):
+        for t, change in itertools.product(range(len(tensors)) if len(tensors) > 1 else (), FEWER):
             yield from self._unseen(call, [change(a) if i == t and a.size else a for i, a in enumerate(tensors)])
         data = [role == "data" for role in call.roles]
         for dtype in ("int64", "bool", "complex128", "float64") if not self._fixed else ():
@@ -148,9 +149,43 @@ class Drawer:
         count = len(sample.tensors)
         every = range(count)
         some = [every, *((t,) for t in every if count > 1), *([o for o in every if o != t] for t in every if count > 2)]
-        for chosen, change in itertools.product(some, _FORMS):
+        for chosen, change in itertools.product(some, FORMS):
             if all(sample.tensors[t].ndim <= 4 for t in chosen):
-                yield sample.with_tensors(tuple(change(a) if t in chosen else a for t, a in enumerate(sample.tensors)))
+                tensors = tuple(change(a) if t in chosen else a for t, a in enumerate(sample.tensors))
+                yield from self._along_others(sample.with_tensors(tensors))
+        yield from self._slender(sample)
+
+    def _along_others(self, sample: Sample) -> Iterator[Sample]:
+        """The call; where it does not run, along other dims: ranks may differ behind the dim worked along, say."""
+        if not self.dims or self._runs(sample):
+            yield sample
+            return
+        for name, dim in itertools.product(sorted(self.dims), range(3)):
+            many = isinstance(sample.values(self.operator).get(name), (list, tuple))
+            changed = with_value(self.operator, sample, name, [dim] if many else dim)
+            if changed is not None and self._runs(changed):
+                yield changed
+
+    def _slender(self, sample: Sample) -> Iterator[Sample]:
+        """No dim, or one, of two elements and all others of one: what shards are, where there is least to compute.
+        Whole numbers among the arguments are 1, and lists of sizes empty, where it does not run otherwise."""
+        plain = {n: v for n, v in sample.values(self.operator).items() if n not in self.dims}
+        lists = [n for n, v in plain.items() if isinstance(v, (list, tuple)) and all(type(i) is int for i in v)]
+        counts = [n for n, v in plain.items() if type(v) is int and v > 1]
+        for long in (0, *sorted({size for shape in sample.shapes for size in shape if size > 1})):
+            shapes = [tuple(2 if size == long else 1 for size in shape) for shape in sample.shapes]
+            small = sample.with_tensors(tuple(resized(a, shape) for a, shape in zip(sample.tensors, shapes)))
+            yield small
+            least: Sample | None = small
+            for name in (*counts, *lists):
+                ones = 1 if name in counts else type(plain[name])(1 for _ in plain[name])
+                least = with_value(self.operator, least, name, ones) if least is not None else None
+            if least is not None and (counts or lists):
+                yield least
+            for name in lists:
+                bare = with_value(self.operator, small, name, type(plain[name])())
+                if bare is not None:
+                    yield bare
 
     def _resized(self, sample: Sample) -> Iterator[Sample]:
         """Each size of each tensor alone to 1, a little and much longer, and shorter; and to sizes that the code names,
@@ -436,42 +471,6 @@ def _telling(sample: Sample) -> tuple[int, int, int]:
     sizes = [[size for size in a.shape if size > 1] for a in sample.tensors]
     apart = sum(len(set(some)) for some in sizes) + len({size for some in sizes for size in some})
     return large, sum(map(len, sizes)), apart
-
-
-def resized(array: Array, shape: tuple[int, ...]) -> Array:
-    """The array's own numbers, again and again, in another shape."""
-    return np.ascontiguousarray(np.resize(array, shape)) if array.size else np.zeros(shape, array.dtype)
-
-
-_FORMS: tuple[Callable[[Array], Array], ...] = (
-    lambda a: a[None],
-    lambda a: resized(a, (2, *a.shape)),
-    lambda a: resized(a, (*a.shape, 3)),
-    lambda a: a[..., None],
-    lambda a: np.array(a[0] if a.ndim and a.shape[0] else a),
-    lambda a: np.array(a[..., 0] if a.ndim and a.shape[-1] else a),
-    lambda a: a.reshape(-1),
-    lambda a: np.ascontiguousarray(a.swapaxes(-1, -2)) if a.ndim > 1 else a,
-)
-"""One more dim, one less, all in one, the last two exchanged: as many elements or not, as a kernel may ask."""
-
-
-_FEWER: tuple[Callable[[Array], Array], ...] = (
-    lambda a: a.reshape(-1)[0],
-    lambda a: a.reshape(-1)[-1],
-    lambda a: a[0] if a.ndim else a,
-)
-"""One element, one slice."""
-
-_FOLDS: tuple[Callable[[Array], Array], ...] = (
-    lambda a: a,
-    lambda a: a[None],
-    lambda a: resized(a, (*a.shape, 3)),
-    lambda a: a[0] if a.ndim else a,
-    lambda a: a[..., 0] if a.ndim else a,
-    lambda a: a.reshape(-1),
-)
-"""As it is, one dim more, one less, all in one."""
 
 
 def _identity(sample: Sample) -> tuple[object, ...]:

@@ -1,8 +1,8 @@
 """Work out the small Python expressions that rules are written in, without `eval`.
 
-Only what those expressions use is understood: arithmetic, comparisons, `and`/`or`/`not`, a conditional, subscripts,
-a generator over a tuple, and calls of ``max``, ``min``, ``sum``, ``len``, ``all``, ``any``, ``float``, ``str`` and
-``.index``.
+Only what those expressions use is understood: arithmetic, comparisons, `and`/`or`/`not`, a conditional, subscripts and
+slices, a generator over a tuple, and calls of ``max``, ``min``, ``sum``, ``len``, ``all``, ``any``, ``float``, ``str``,
+``tuple`` and ``.index``.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "any": any,
     "float": float,
     "str": str,
+    "tuple": tuple,
 }
 
 
@@ -90,6 +91,8 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
             return _value(node.body if _value(node.test, names) else node.orelse, names)
         case ast.Subscript():
             return _value(node.value, names)[_value(node.slice, names)]
+        case ast.Slice(lower=None, upper=ast.expr() as upper, step=None):
+            return slice(_value(upper, names))
         case ast.Tuple() | ast.List():
             return tuple(_value(item, names) for item in node.elts)
         case ast.GeneratorExp(generators=[ast.comprehension(target=ast.Name(id=name), iter=source, ifs=[])]):

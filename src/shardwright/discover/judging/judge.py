@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,7 @@ def lies(parts: list[Array], want: Array, placement: Placement, roundings: int =
         return False
     scale: Array | float = 0.0
     if placement.kind == "P" and want.dtype.kind in "fc":
-        scale = np.abs(np.stack(parts)).max(axis=0)
+        scale = reduce(np.maximum, map(np.abs, parts))
     return same(whole, want, scale, roundings)
 
 

@@ -4,7 +4,7 @@
 |---|---|
 | `cases`, `conditions` | the words of a statement: for dims, for conditions |
 | `templates` | rules without conditions, and the rows that they mean in a call |
-| `search` | the smallest rules that the tables bear out |
+| `search`, `conjunctions` | the smallest rules that the tables bear out; conditions joined |
 | `attack` | fresh calls inside the regions that the rules claim, which refute them |
 | `synthesize` | both in turn, until nothing is refuted |
 """

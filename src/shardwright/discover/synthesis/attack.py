@@ -45,11 +45,16 @@ class Strength:
     """Rows tried on calls that were drawn after the last narrowing."""
     most: int = 4000
     """Calls drawn in all."""
+    trials: int = 9
+    """Ways to cut or split that are tried for one row of one call, at most: by turns, so that all come up."""
+    more: int = 6000
+    """Combinations of placements tried, when rules have withstood, of fresh calls that none at hand is like: some may
+    hold that no call at hand shows."""
 
 
 FULL = Strength()
-LIGHT = Strength(calls=16, seeds=3, around=90, per_rule=8, tries=3, rounds=16, rows=400, most=1800)
-SWIFT = Strength(calls=8, seeds=1, around=24, per_rule=4, tries=2, rounds=8, rows=60, most=160)
+LIGHT = Strength(calls=16, seeds=3, around=90, per_rule=8, tries=3, rounds=16, rows=400, most=1800, more=2500)
+SWIFT = Strength(calls=8, seeds=1, around=24, per_rule=4, tries=2, rounds=8, rows=60, most=160, trials=2, more=0)
 """For all operators in one go."""
 
 
@@ -59,10 +64,11 @@ class Target:
 
     situation: Situation
     oracle: Oracle
-    rng: np.random.Generator
+    turn: int = 0
+    """What is tried beside even shards changes from row to row."""
+    trials: int = 9
+    """Ways to cut or split that are tried for one row, at most."""
     finite: bool = True
-    narrow: bool = False
-    """Whether a result is narrower than float64: its roundings may cancel."""
     claimed: dict[object, list[Row]] = field(default_factory=dict)
     """The rows that rules claim here, by the rules' keys."""
 
@@ -96,7 +102,9 @@ class Target:
             return None
         if any(oracle.grade(inputs, world, i, p) != "even" for i, p in enumerate(outputs)):
             return None
+        ran = False
         for sized, results in oracle.outcomes(inputs, world, ENCODINGS[0]):
+            ran = True
             if sized is not None or len(results) != len(outputs):
                 return None
             for parts, want, placement in zip(results, oracle.truth, outputs):
@@ -105,14 +113,14 @@ class Target:
                     told = np.isfinite(whole) & np.isfinite(want)
                     if not same(np.where(told, whole, 0), np.where(told, want, 0)):
                         return False
-        return None
+        return None if ran else False  # whatever the numbers, it does not run on shards
 
     def _tried(self, inputs: Inputs, outputs: tuple[Placement, ...]) -> bool | None:
         table = self.table
         for world, encoding in self._trials(inputs, outputs):
             table.errors.pop(inputs, None)  # type: ignore[attr-defined]
             held = self.oracle.bears_out(inputs, outputs, world, encoding)
-            if self.narrow and not all(held):
+            if not all(held):
                 roughly = self.oracle.bears_out(inputs, outputs, world, encoding, MANY_ROUNDINGS)
                 if all(roughly):
                     return None
@@ -139,22 +147,33 @@ class Target:
         return None if unknown else True
 
     def _trials(self, inputs: Inputs, outputs: tuple[Placement, ...]) -> Iterator[tuple[int, str]]:
-        """On even shards of two sizes, on uneven and on empty ones, as far as there are devices to cut so."""
-        oracle = self.oracle
-        even = oracle.even_world(inputs)
+        """On even shards, then by turns: parts of another kind; even shards of another size, uneven and empty ones, as
+        far as there are devices to cut so."""
+        even = self.oracle.even_world(inputs)
         yield even, ENCODINGS[0]
-        if any(p.kind == "P" for p in inputs):
-            yield even, str(self.rng.choice(ENCODINGS[1:]))
-        if not any(p.kind == "S" for p in (*inputs, *outputs)):
-            yield int(self.rng.choice([world for world in WORLDS if world != even])), ENCODINGS[0]
-            return
+        self.turn += 1
+        yield from itertools.islice(self._more_trials(inputs, outputs, even, self.turn), self.trials - 1)
+
+    def _more_trials(
+        self, inputs: Inputs, outputs: tuple[Placement, ...], even: int, turn: int
+    ) -> Iterator[tuple[int, str]]:
+        pending = any(p.kind == "P" for p in inputs)
+        if pending and turn % 2:
+            yield even, ENCODINGS[1 + turn % 3]
+        others = [world for world in WORLDS if world != even]
+        first = turn // 2 % len(others)
         tried: set[str] = set()
-        for world in self.rng.permutation([world for world in WORLDS if world != even]):
-            grades = {oracle.grade(inputs, int(world), i, p) for i, p in enumerate(outputs)}
-            grade = max(grades, key=GRADES.index)
-            if grade not in tried:
+        for world in (*others[first:], *others[:first]):
+            grade = self._worst_grade(inputs, outputs, world)
+            if grade not in tried:  # where nothing is cut, one number of devices will do
                 tried.add(grade)
-                yield int(world), ENCODINGS[0]
+                yield world, ENCODINGS[0]
+        if pending and not turn % 2:
+            yield even, ENCODINGS[1 + turn % 3]
+
+    def _worst_grade(self, inputs: Inputs, outputs: tuple[Placement, ...], world: int) -> str:
+        grades = (self.oracle.grade(inputs, world, i, p) for i, p in enumerate(outputs))
+        return max(grades, key=GRADES.index)
 
 
 @dataclass
@@ -168,6 +187,8 @@ class Pool:
     like: Table
     """A table of such a call: its number of tensors and of results."""
     most: int = 1 << 30
+    trials: int = 9
+    """Of each row on each call, at most."""
     targets: list[Target] = field(default_factory=list)
     _surrounded: set[object] = field(default_factory=set)
 
@@ -205,8 +226,7 @@ class Pool:
         if any(name not in situation.dims for name in self.dim_names):
             return None
         finite = all(np.isfinite(a).all() for a in (*oracle.truth, *sample.tensors) if a.dtype.kind in "fc")
-        narrow = any(a.dtype.kind in "fc" and a.dtype not in (np.float64, np.complex128) for a in oracle.truth)
-        return Target(situation, oracle, np.random.default_rng([11, len(self.targets)]), bool(finite), narrow)
+        return Target(situation, oracle, 5 * len(self.targets), self.trials, bool(finite))
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ ones, of numbers on which side of a threshold they lie.  To teach discovery a ne
 
 from __future__ import annotations
 
+import math
 import operator as operator_module
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -154,6 +155,8 @@ def extent_atoms(situations: Sequence[Situation], dim_names: Sequence[str], refe
     for name in dict.fromkeys(name for s in situations for name in s.values if name not in (*dim_names, *RESERVED)):
         if any(_whole(s.values.get(name)) and s.values[name] > 1 for s in situations):
             yield from _against_extent(name, reference)
+        if any(isinstance(s.values.get(name), (list, tuple)) for s in situations):
+            yield from (_sizes_kept(name, reference, more) for more in (0, 1))
 
 
 def _against_extent(name: str, reference: int) -> Iterator[Atom]:
@@ -170,6 +173,21 @@ def _against_extent(name: str, reference: int) -> Iterator[Atom]:
     yield Atom(
         divides, lambda s, d: number(s) > 0 and s.shape[reference][d] % number(s) == 0, 4, f"whole blocks of {name}"
     )
+
+
+def _sizes_kept(name: str, reference: int, more: int) -> Atom:
+    """A list of sizes has the tensor's own in front: what lies there, row by row, is not regrouped."""
+    place = "d + 1" if more else "d"
+    text = f"{name} keeps the sizes {'up to' if more else 'before'} d"
+    code = f"len({name}) > d and tuple({name}[:{place}]) == tuple(shape[{reference}][:{place}])"
+
+    def holds(s: Situation, d: int) -> bool:
+        sizes = s.values.get(name)
+        if not isinstance(sizes, (list, tuple)) or len(sizes) <= d:
+            return False
+        return tuple(sizes[: d + more]) == tuple(s.shape[reference][: d + more])
+
+    return Atom(Expr(text, code, frozenset((name,))), holds, 3, "rows in front of a regrouped dim stay together")
 
 
 def value_atoms(
@@ -198,6 +216,9 @@ def value_atoms(
                 yield from _equalities(name, value, named)
         numbers = [v for v in seen if _number(v)]
         given = f"{name} is not None and " if any(v is None for v in seen) else ""
+        for end, word, test in ((math.inf, "<", operator_module.lt), (-math.inf, ">", operator_module.gt)):
+            if end in numbers:
+                yield _side(name, word, end, test, f"an infinite {name} leaves no finite parts", given)
         for threshold in (*THRESHOLDS, *(v for v in named if _number(v) and v not in THRESHOLDS)):
             if any(v > threshold for v in numbers) or any(v < threshold for v in numbers):
                 yield from _sides(name, threshold, given)
@@ -224,7 +245,7 @@ def _sides(name: str, threshold: float, given: str) -> Iterator[Atom]:
 
 def _side(name: str, word: str, threshold: float, test: Callable[[Any, Any], bool], why: str, given: str) -> Atom:
     text = f"{name} {word} {threshold!r}"
-    expr = Expr(text, f"{given}{text}", frozenset((name,)))
+    expr = Expr(text, f"{given}{name} {word} {_literal(threshold)}", frozenset((name,)))
     # At 0 a strict sign is what people say; elsewhere the wider claim comes first, and the attack narrows it.
     cost = 2 if threshold == 0 and len(word) == 1 else 3 if threshold == 0 or len(word) == 2 else 4
     return Atom(expr, lambda s, d: _number(s.values.get(name)) and test(s.values[name], threshold), cost, why)

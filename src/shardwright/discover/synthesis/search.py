@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from ..operator import Operator, Sample
 from ..placement import Placement, R
@@ -29,6 +30,7 @@ from .conditions import (
     word_among,
     words_of,
 )
+from .conjunctions import Partial, Seen, longer, mask_of
 from .templates import Outputs, Row, Template, dims_of, label, placed_at, row_text, rows_of
 
 Way = tuple[int, int, tuple[Atom, ...]]
@@ -36,8 +38,6 @@ Way = tuple[int, int, tuple[Atom, ...]]
 
 Case = tuple[int, int, Row]
 """The number of a situation, a dim, and the row that a template means there."""
-
-Seen = tuple[Situation, int]
 
 WITNESSES = 3
 """Calls on which a rule must have held to be stated."""
@@ -50,9 +50,6 @@ _MOST_ATOMS = 80
 _MOST_CONDITIONS = 4
 _BEAM = 40
 """Conjunctions of two and more that are looked at with one more."""
-
-Partial = tuple[tuple[Atom, ...], int, int]
-"""Atoms, and the holding and failing cases that they let in, as bits."""
 
 
 @dataclass
@@ -97,7 +94,7 @@ class Search:
         """Calls on which shards of a kind must have been seen to be claimed."""
         self._all_templates: list[Template] | None = None
         self._words: dict[tuple[int, bool, int], list[DimWord]] = {}
-        self._cases_of: dict[tuple[object, ...], _Cases] = {}
+        self._cases_of: dict[str, _Cases] = {}
         self._aligned = [aligned_word(i) for i in range(len(situations[0].rank))]
         self._refresh()
 
@@ -110,9 +107,13 @@ class Search:
         search.inserts = inserts
         return search
 
-    def add(self, situations: Sequence[Situation]) -> None:
-        """Calls on which some rows were tried: no rule may fail there."""
+    def add(self, situations: Sequence[Situation], rows: Iterable[Row] = ()) -> None:
+        """Calls on which some rows were tried: no rule may fail there.  `rows` are more to look for rules of."""
         self.situations.extend(situations)
+        before = len(self.rows)
+        self.rows.update(rows)
+        if len(self.rows) > before:
+            self._all_templates = None
         self._refresh()
 
     def _refresh(self) -> None:
@@ -137,11 +138,11 @@ class Search:
     def _templates(self) -> list[Template]:
         if self._all_templates is not None:
             return self._all_templates
-        found: dict[tuple[object, ...], Template] = {}
+        found: dict[str, Template] = {}
         for row in sorted(self.rows, key=str):
             for template in self._fitting(row):
                 found.setdefault(template.key, template)
-        ordered = sorted(found.values(), key=lambda template: (template.cost, str(template.key)))
+        ordered = sorted(found.values(), key=lambda template: (template.cost, template.key))
         self._all_templates = ordered[:_MOST_TEMPLATES]
         return self._all_templates
 
@@ -238,12 +239,12 @@ class Search:
         cases = [[(self.situations[n], d) for n, d, _ in some] for some in (held, failed)]
         found: dict[tuple[int, int], Atom] = {}
         for atom in self._atoms(template) if among is None else among:
-            pair = _mask(atom, cases[0]), _mask(atom, cases[1])
+            pair = mask_of(atom, cases[0]), mask_of(atom, cases[1])
             useful = pair[0] and pair[1] != (1 << len(failed)) - 1
             if useful and (pair not in found or atom.cost < found[pair].cost):
                 found[pair] = atom
         for atom in self._among(found, cases[0], cases[1]) if among is None else ():
-            found.setdefault((_mask(atom, cases[0]), _mask(atom, cases[1])), atom)
+            found.setdefault((mask_of(atom, cases[0]), mask_of(atom, cases[1])), atom)
         masks = [(atom, lets_in, lets_fail) for (lets_in, lets_fail), atom in found.items()]
         share = 1 / len(failed), 1 / len(held)
         if len(masks) > _MOST_ATOMS:  # those that keep out most of what fails, and least of what holds
@@ -254,7 +255,7 @@ class Search:
         for size in range(1, _MOST_CONDITIONS + 1):
             if size == _MOST_CONDITIONS:  # so much pleading needs words that explain something
                 masks = [m for m in masks if m[0].cost < RANK_COST]
-            partial = list(_longer(partial, masks))
+            partial = list(longer(partial, masks))
             ways += [(sum(a.cost for a in atoms), lets_in, atoms) for atoms, lets_in, bad in partial if not bad]
             if any(lets_in == everything for _, lets_in, _ in ways):
                 break
@@ -284,40 +285,51 @@ class Search:
         want = sum(1 << i for i, row in enumerate(rows) if row in self.todo)
         if not want or not ways:
             return None
-        _, lets_in, atoms = min(ways, key=lambda way: (-(way[1] & want).bit_count(), way[0]))
+        _, lets_in, atoms = min(ways, key=lambda w: (-(w[1] & want).bit_count(), w[0], -w[1].bit_count()))
         if not lets_in & want:
             return None
         return atoms, {row for i, row in enumerate(rows) if lets_in >> i & 1}
 
     def found(self) -> list[tuple[Template, tuple[Atom, ...]]]:
         """Rules, the one that covers most rows first, until nothing more can be covered."""
-        templates = self._templates()
         self.todo = set(self.rows)
         rules: list[Found] = []
+        hopeless: set[str] = set()
         while self.todo:
-            best: tuple[tuple[int, int], Template, tuple[Atom, ...], set[Row]] | None = None
-            still = []
-            for template in templates:
-                condition = self._condition(template)
-                if condition is None:
-                    continue
-                still.append(template)
-                atoms, covers = condition
-                score = (-len(covers & self.todo), _cost(template, atoms))
-                if best is None or score < best[0]:
-                    best = score, template, atoms, covers
+            best = self._widest(hopeless)
             if best is None:
+                hopeless.clear()
                 best = self._for_the_rest()
-                still = self._templates()
             if best is None:
                 break
-            templates = still
-            rules.append((best[1], best[2], best[3]))
-            self.todo -= best[3]
+            rules.append(best)
+            self.todo -= best[2]
         kept = self._simplified(_needed(rules, self.rows))
         return [(template, atoms) for template, atoms, _ in kept]
 
-    def _for_the_rest(self) -> tuple[tuple[int, int], Template, tuple[Atom, ...], set[Row]] | None:
+    def _widest(self, hopeless: set[str]) -> Found | None:
+        """The rule that covers most rows left, the simplest of these.  Templates that make none join `hopeless`."""
+        promise = []
+        for place, template in enumerate(self._templates()):
+            # At best it covers all rows in which it holds, without a condition.
+            most = len({row for _, _, row in self._cases(template).held} & self.todo)
+            if most and template.key not in hopeless:
+                promise.append(((-most, template.cost, place), template))
+        best: tuple[tuple[int, int, int], Found] | None = None
+        for bound, template in sorted(promise, key=itemgetter(0)):
+            if best is not None and bound > best[0]:
+                break
+            condition = self._condition(template)
+            if condition is None:
+                hopeless.add(template.key)
+                continue
+            atoms, covers = condition
+            score = (-len(covers & self.todo), _cost(template, atoms), bound[2])
+            if best is None or score < best[0]:
+                best = score, (template, atoms, covers)
+        return None if best is None else best[1]
+
+    def _for_the_rest(self) -> Found | None:
         """A rule for rows that no other covers: what the search for wide conditions passed over."""
         for template in self._templates():
             cases = self._cases(template)
@@ -329,7 +341,7 @@ class Search:
             for _, lets_in, atoms in cases.rest[1]:
                 if lets_in:
                     covers = {case[2] for case in cases.held if self._admits(atoms, case)}
-                    return (-len(covers & self.todo), _cost(template, atoms)), template, atoms, covers
+                    return template, atoms, covers
         return None
 
     def _simplified(self, rules: list[Found]) -> list[Found]:
@@ -463,24 +475,6 @@ def _needed(rules: list[Found], rows: set[Row]) -> list[Found]:
         if rule[2] & rows <= set().union(*(covers for _, _, covers in others)):
             kept = others
     return kept
-
-
-def _longer(partial: Sequence[Partial], masks: Sequence[tuple[Atom, int, int]]) -> Iterator[Partial]:
-    """Conjunctions of one atom more that let some holding cases in; ranks are pleaded once."""
-    seen: set[frozenset[int]] = set()
-    for atoms, lets_in, lets_fail in partial:
-        ranks = any(atom.cost >= RANK_COST for atom in atoms)
-        for atom, good, bad in masks:
-            if not lets_in & good or (atoms and lets_fail & bad == lets_fail) or (ranks and atom.cost >= RANK_COST):
-                continue
-            key = frozenset(map(id, (*atoms, atom)))
-            if key not in seen:
-                seen.add(key)
-                yield (*atoms, atom), lets_in & good, lets_fail & bad
-
-
-def _mask(atom: Atom, cases: Sequence[tuple[Situation, int]]) -> int:
-    return sum(1 << i for i, (situation, d) in enumerate(cases) if atom.holds(situation, d))
 
 
 def _term(term: Placement | DimWord) -> Term:

@@ -10,18 +10,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
+
+import numpy as np
 
 from ..calls.fresh import Drawer
 from ..calls.widen import with_value
+from ..judging.oracle import check
 from ..operator import Operator, Sample
-from ..placement import R
+from ..placement import KINDS, R
 from ..statement import Rule, ShardedOn
 from ..table import Table
 from .attack import Claim, Pool, Row, Strength, Struck, Target, attack
 from .cases import Situation
 from .conditions import Atom
 from .search import WITNESSES, Search
-from .templates import Template, claims, row_text
+from .templates import Template, claims, row_text, rows_of
 
 Ruling = tuple[Template, tuple[Atom, ...]]
 """A template and its condition."""
@@ -118,7 +122,7 @@ def _stated(search: Search, tables: Sequence[Table], drawer: Drawer | None, stre
         rules = [rule for template, atoms in search.found() for rule in search.as_rules(template, atoms)]
         return Synthesis(_ordered(rules), (), tuple(search.leftover()), situations=situations, inserts=search.inserts)
     search.numbers, search.dtypes = drawer.named.numbers, drawer.named.dtypes
-    pool = Pool(search.operator, drawer, search.names, search.inserts, tables[0], strength.most)
+    pool = Pool(search.operator, drawer, search.names, search.inserts, tables[0], strength.most, strength.trials)
     siege = _Siege(search, pool, strength)
     kept = siege.outcome()
     rulings = [
@@ -176,6 +180,11 @@ class _Siege:
         self._surrounded_rules: Counter[object] = Counter()
 
     def outcome(self) -> list[Ruling]:
+        self._gather()
+        kept = self._besieged()
+        return self._besieged() if self._found_more(kept) else kept
+
+    def _gather(self) -> None:
         for sample in self.pool.drawer.others:
             self.pool.add(sample)
         # Calls at hand are as good to start from as those that the tables are of.
@@ -185,6 +194,30 @@ class _Siege:
             self.pool.surround(sample, self.strength.around)
         for number in range(self.strength.calls):
             self.pool.draw(self.seeds[number % len(self.seeds)].table.sample)
+
+    def _found_more(self, rules: Sequence[Ruling]) -> bool:
+        """Whether fresh calls with arguments or dtypes of kinds that no call at hand has hold rows that no rule covers:
+        every row of these calls is tried, and the search then looks for rules of such rows, too."""
+        operator, search = self.search.operator, self.search
+        found = False
+        for sample in _unlike_before(
+            self.base, [t.situation for t in self.pool.targets if t.finite], self.strength.more
+        ):
+            again = [moved for _ in range(2) if (moved := self.pool.drawer.moved(sample)) is not None]
+            table = check(operator, sample, variants=again)
+            if table.refused:
+                continue
+            situation = Situation.of(operator, table, search.names, search.inserts)
+            covered = {row for rule in rules for row in claims(*rule, situation)}
+            number = len(search.situations)
+            rows = [row for row in rows_of(number, situation) if row[1:] not in covered]
+            if rows and not situation.degenerate:
+                search.add([situation], rows)
+                self.seeds = [*self.seeds, situation]
+                found = True
+        return found
+
+    def _besieged(self) -> list[Ruling]:
         for number in range(self.strength.rounds + _LAST_ROUNDS):
             if (
                 number == self.strength.rounds
@@ -316,6 +349,31 @@ class _Siege:
         """Let the search know every call that was tried."""
         known = {id(s) for s in self.search.situations}
         self.search.add([t.situation for t in self.pool.targets if id(t.situation) not in known])
+
+
+def _unlike_before(known: Sequence[Situation], fresh: Sequence[Situation], most: int) -> list[Sample]:
+    """Fresh calls with kinds of arguments and dtypes that those known do not have, telling ones first: as many as have
+    so many combinations of placements."""
+    seen = {feature for s in known for feature in _kinds(s)}
+    chosen: list[Sample] = []
+    for s in sorted(fresh, key=lambda s: -sum(size > 1 for shape in s.shape for size in shape)):
+        tries = prod(len(KINDS) + 1 + rank for rank in s.rank)
+        if tries <= most and not s.tiny and not s.degenerate and _kinds(s) - seen:
+            seen |= _kinds(s)
+            most -= tries
+            chosen.append(s.table.sample)
+    return chosen
+
+
+def _kinds(s: Situation) -> set[object]:
+    """What an argument is: which flag or word, of which sign, none; and the kinds of the tensors' numbers."""
+    found: set[object] = {tuple(np.dtype(name).kind for name in s.dtype)}
+    for name, value in s.values.items():
+        if value is None or isinstance(value, (bool, str)):
+            found.add((name, value))
+        elif isinstance(value, (int, float)) and name not in s.dims:
+            found.add((name, (value > 0) - (value < 0), value == 1))
+    return found
 
 
 def _spread(operator: Operator, situations: Sequence[Situation], most: int) -> list[Sample]:

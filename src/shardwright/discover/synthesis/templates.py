@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 
 from ..placement import Placement, R, S
@@ -27,13 +28,15 @@ class Template:
     outputs: tuple[Placement | DimWord, ...]
     reference: int | None
 
-    @property
+    @cached_property
     def cost(self) -> int:
         return sum(term.cost for term in (*self.inputs, *self.outputs) if isinstance(term, DimWord))
 
-    @property
-    def key(self) -> tuple[object, ...]:
-        return (self.reference, *(t if isinstance(t, Placement) else t.expr for t in (*self.inputs, *self.outputs)))
+    @cached_property
+    def key(self) -> str:
+        """Templates with equal keys are the same."""
+        terms = (*self.inputs, *self.outputs)
+        return str((self.reference, *(t if isinstance(t, Placement) else t.expr for t in terms)))
 
     def at(self, situation: Situation, d: int) -> tuple[Inputs, Outputs] | None:
         """The placements it means in a case, or None where it means none.

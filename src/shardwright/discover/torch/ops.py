@@ -59,7 +59,7 @@ class TorchLibrary:
 
     def array(self, tensor: Any) -> Array:
         try:
-            return torch.Tensor.numpy(tensor.detach().resolve_conj().resolve_neg())
+            return torch.Tensor.numpy(tensor)
         except (TypeError, RuntimeError):
             return self._from_elsewhere(tensor)
 

@@ -1,0 +1,140 @@
+"""Fresh calls reach what rules were once false on, and rows that no call at hand shows get their rules."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from brute_force import cut  # noqa: E402
+from shardwright.discover import QUICK, discover  # noqa: E402
+from shardwright.discover.calls.fresh import Drawer  # noqa: E402
+from shardwright.discover.emit.expression import value_of  # noqa: E402
+from shardwright.discover.judging.oracle import check  # noqa: E402
+from shardwright.discover.learn import SURVEY, study  # noqa: E402
+from shardwright.discover.operator import Sample  # noqa: E402
+from shardwright.discover.placement import P, S  # noqa: E402
+from shardwright.discover.synthesis.attack import LIGHT, Pool, Target  # noqa: E402
+from shardwright.discover.synthesis.conditions import extent_atoms, value_atoms  # noqa: E402
+from shardwright.discover.torch.ops import sample_of, torch_operator  # noqa: E402
+
+
+def x(*shape: int) -> Any:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+
+
+def drawn_around(name: str, args: tuple[Any, ...]) -> list[Sample]:
+    operator = torch_operator(name)
+    sample = sample_of(operator, args, {})
+    return list(Drawer(operator, [sample]).around(sample))
+
+
+def test_shards_of_one_element_are_drawn() -> None:
+    calls = drawn_around("torch.nn.functional.group_norm", (x(4, 6, 5), 2))
+    assert any(call.shapes == ((2, 1, 1),) and call.args[1] == 1 for call in calls)
+    calls = drawn_around("aten.view.default", (x(4, 6), [8, 3]))
+    assert any(call.shapes == ((1, 1),) and call.args[1] == [] for call in calls)
+
+
+def test_ranks_differ_behind_the_dim_worked_along() -> None:
+    calls = drawn_around("aten._chunk_cat.default", ([x(5, 2, 6), x(5, 2, 3)], -1, 5))
+    assert any(len(call.shapes[0]) != len(call.shapes[1]) for call in calls)
+
+
+def target_of(call: Any, *args: Any) -> Target:
+    operator = torch_operator(call)
+    sample = sample_of(operator, args, {})
+    pool = Pool(operator, Drawer(operator, [sample]), (), 0, check(operator, sample))
+    found = pool.target_of(sample)
+    assert found is not None
+    return found
+
+
+def test_what_does_not_run_on_shards_is_refuted_whatever_the_numbers() -> None:
+    def wary(x: Any) -> Any:
+        if x.shape[0] < 3:
+            raise ValueError("too short")
+        return x * math.nan
+
+    assert target_of(wary, x(4, 6)).try_row((S(0),), (S(0),)) is False
+    assert target_of(wary, x(4, 6)).try_row((S(1),), (S(1),)) is None
+
+
+def test_a_kernels_own_error_refutes_nothing() -> None:
+    def series(x: Any, off: float) -> Any:
+        return torch.sin(x) * (1 + (off if x.shape[0] > 2 else 0.0))
+
+    assert target_of(series, x(4, 6), 0.0).try_row((S(0),), (S(0),)) is True
+    assert target_of(series, x(4, 6), 1e-8).try_row((S(0),), (S(0),)) is None
+    assert target_of(series, x(4, 6), 1e-4).try_row((S(0),), (S(0),)) is False
+
+
+def test_every_way_to_cut_comes_up_where_few_are_tried() -> None:
+    target = target_of(torch.add, x(12, 6), x(12, 6))
+    target.trials = 2
+    tried = {trial for _ in range(12) for trial in list(target._trials((S(0), S(0)), (S(0),)))[1:]}
+    assert {world for world, _ in tried} == {3, 4, 5}
+    pending = [list(target._trials((P("sum"), P("sum")), (P("sum"),))) for _ in range(12)]
+    assert all(len(trials) == 2 for trials in pending)
+    assert {encoding for trials in pending for _, encoding in trials} == {"random", "small", "large", "alone"}
+
+
+def test_of_results_that_could_not_be_cut_evenly_only_what_holds_is_known() -> None:
+    operator = torch_operator("aten.view.default")
+    table = check(operator, sample_of(operator, (x(4, 6), [4, 3, 2]), {}))
+    assert table.row_holds((S(0),), (S(0),)) is True
+    assert table.row_holds((S(1),), (S(1),)) is None  # 6 in two, 3 in two
+    assert table.row_holds((S(1),), (S(0),)) is False
+
+
+def situation(shape: tuple[int, ...], **values: Any) -> Any:
+    return SimpleNamespace(shape=(shape,), rank=(len(shape),), values=values, dtype=("float64",), dims={})
+
+
+def test_a_list_of_sizes_keeps_those_in_front() -> None:
+    cases = [situation((4, 6), size=size) for size in ([4, 2, 3], [2, 12], [4], [4, 6], [])]
+    for more, told in ((0, [True, False, False, True, False]), (1, [False, False, False, True, False])):
+        text = f"size keeps the sizes {'up to' if more else 'before'} d"
+        atom = next(a for a in extent_atoms(cases, (), 0) if a.expr.text == text)
+        assert [atom.holds(case, 1) for case in cases] == told
+        names = ({"d": 1, "shape": case.shape, "size": case.values["size"]} for case in cases)
+        assert [value_of(atom.expr.code, known) for known in names] == told
+
+
+def test_a_number_may_be_asked_to_be_finite() -> None:
+    cases = [situation((4,), weight=weight) for weight in (0.5, 3.0, math.inf)]
+    atom = next(a for a in value_atoms(cases, ()) if a.expr.text == "weight < inf")
+    assert [atom.holds(case, 0) for case in cases] == [True, True, False]
+    assert [value_of(atom.expr.code, {"weight": case.values["weight"]}) for case in cases] == [True, True, False]
+
+
+def test_rows_that_no_call_at_hand_shows_are_found_among_fresh_ones() -> None:
+    def scaled(x: Any, shift: float = 0.0, scale: float = 1.0) -> Any:
+        return torch.relu(x) * scale + shift
+
+    operator = torch_operator(scaled)
+    samples = [sample_of(operator, (x(*shape), 0.0, 1.5), {}) for shape in ((4, 6), (8,))]
+    assert SURVEY.attack is not None
+    for more in (0, 500):
+        effort = replace(SURVEY, more=0, rich=0, attack=replace(LIGHT, more=more))
+        rules = [str(rule) for rule in study(operator, samples, effort).rules]
+        assert any(r.startswith("P(max) -> P(max) WHEN scale >") for r in rules), rules
+        assert any(r.startswith("P(max) -> P(min) WHEN scale <") for r in rules) == (more > 0), rules
+
+
+@pytest.mark.long
+def test_a_regrouped_dim_is_told_by_the_sizes_in_front() -> None:
+    (statement,) = discover("torch.unflatten", QUICK)
+    rules = [str(rule) for rule in statement.rules]
+    assert "S(d) -> S(d) WHEN size keeps the sizes before d" in rules
+
+
+def test_the_check_cuts_copies() -> None:
+    parts = cut(x(4, 6), ("S", 0), 2, random.Random(1))
+    assert all(part.untyped_storage().nbytes() == 12 * 8 for part in parts)
