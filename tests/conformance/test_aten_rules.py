@@ -131,6 +131,10 @@ HALF = [(name, only) for name in ("bf16", "f16") for only in (None, 0)]
 """All operands in a half type, or the first alone."""
 
 
+UNLIKE = {"aten.hardtanh_backward"} if torch.__version__.startswith("2.11") else set()
+"""Kernels that give another type on a CPU than PyTorch says beforehand."""
+
+
 def types_are_those_of_pytorch() -> None:
     """What capture says of a call in half types, mixed ones too, is what PyTorch gives; so are the op's parts.
 
@@ -156,7 +160,7 @@ def types_are_those_of_pytorch() -> None:
                     assert [graph.type(v) for v in graph.outputs] == list(map(tensor_type, whole)), op
             tried += 1
             found = [made.dtype for made in whole]
-            if said != found:
+            if said != found and op not in UNLIKE:
                 faults.append(f"{op} {name} {only}: {said}, where PyTorch gives {found}")
     assert not faults, "\n".join(faults)
     assert tried > 2000

@@ -12,7 +12,6 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("expecttest", reason="the samples are OpInfo's")
 
-import torch
 from click.testing import CliRunner
 
 from shardwright.cli import main
@@ -27,10 +26,7 @@ from shardwright.discover.operator import Sample, Slot
 from shardwright.discover.placement import P, S
 from shardwright.discover.torch.ops import torch_operator
 from shardwright.discover.torch.samples import samples_of
-
-of_this_torch = pytest.mark.skipif(
-    not torch.__version__.startswith("2.13"), reason="the faults are those of torch 2.13"
-)
+from torch_versions import of_torch_2_13
 
 
 @cache
@@ -58,7 +54,7 @@ SEVEN = {
 }
 
 
-@of_this_torch
+@of_torch_2_13
 @pytest.mark.parametrize("case", SEVEN)
 def test_each_of_the_seven_is_found_and_its_script_shows_it(case, tmp_path):
     name, overload, kind, rule = SEVEN[case]
@@ -73,7 +69,7 @@ def test_each_of_the_seven_is_found_and_its_script_shows_it(case, tmp_path):
     assert "AssertionError: expected" in ran.stderr
 
 
-@of_this_torch
+@of_torch_2_13
 @pytest.mark.parametrize(
     "name",
     [
@@ -102,7 +98,7 @@ MISSING = {
 }
 
 
-@of_this_torch
+@of_torch_2_13
 @pytest.mark.parametrize("overload", MISSING)
 def test_only_true_rules_are_called_missing(overload):
     """Where DTensor's own validator also names false ones: those that hold by saturation, or for one number only."""
@@ -110,7 +106,7 @@ def test_only_true_rules_are_called_missing(overload):
     assert {rule for rule in missing if "prod" not in rule} == MISSING[overload]
 
 
-@of_this_torch
+@of_torch_2_13
 def test_a_pending_norm_is_right():
     norms = [e for e in found("torch.linalg.vector_norm") if "_NormP" in e.rule]
     assert norms
@@ -131,7 +127,7 @@ def test_a_script_of_a_right_call_ends_well(tmp_path):
     assert ran.stdout == "DTensor gives what is expected\n"
 
 
-@of_this_torch
+@of_torch_2_13
 def test_a_fault_is_made_smaller_and_rounder():
     array = np.random.default_rng(0).normal(size=(6, 8))
     sample = Sample((Slot(0), 0.123), {}, (array,), ("data",))
@@ -150,6 +146,7 @@ def test_differences_are_told_in_words():
     assert difference(np.array([True, False]), np.array([True, True])) == "wrong in 1 of 2 elements"
 
 
+@of_torch_2_13
 def test_samples_reach_overloads_and_their_in_place_forms():
     operator = torch_operator("torch.nn.functional.threshold")
     calls = calls_of([(operator, samples_of(operator, 8))], limit=3)
@@ -215,7 +212,7 @@ FORGOTTEN = {
 }
 
 
-@of_this_torch
+@of_torch_2_13
 @pytest.mark.parametrize(
     "case", [pytest.param(c, marks=pytest.mark.long) if "histc" in FORGOTTEN[c][0] else c for c in FORGOTTEN]
 )
@@ -228,7 +225,7 @@ def test_forgotten_arguments_are_found_on_even_shards(case):
     assert any(argument in e.sample for e in cause.entries)
 
 
-@of_this_torch
+@of_torch_2_13
 def test_an_operator_that_refuses_empty_tensors_is_no_wrong_rule():
     entries = audit_all(["aten.amax.default"], jobs=1, missing=False)
     assert entries.of("wrong") == []
@@ -237,7 +234,7 @@ def test_an_operator_that_refuses_empty_tensors_is_no_wrong_rule():
     assert "## Operators that refuse empty shards" in render_markdown(entries)
 
 
-@of_this_torch
+@of_torch_2_13
 @pytest.mark.long
 def test_scripts_fail_under_gloo_too(tmp_path):
     (cause,) = audit_all(["aten.threshold.default"], jobs=1, missing=False).causes()
@@ -249,7 +246,7 @@ def test_scripts_fail_under_gloo_too(tmp_path):
     assert "AssertionError: expected" in ran.stderr
 
 
-@of_this_torch
+@of_torch_2_13
 def test_the_audit_of_some_operators_is_a_check():
     wrong = CliRunner().invoke(main, ["audit", "dtensor", "--op", "aten.fill_.Scalar", "--wrong-only", "--jobs", "1"])
     assert wrong.exit_code == 1

@@ -23,6 +23,7 @@ from shardwright.discover.everything import discover_all, file_of, summary  # no
 from shardwright.discover.isolate import isolated, run_isolated  # noqa: E402
 from shardwright.rules import rule  # noqa: E402
 from shardwright.rules.registry import find, forget  # noqa: E402
+from torch_versions import of_torch_2_13  # noqa: E402
 
 
 def test_a_crash_a_hang_and_greed_are_results() -> None:
@@ -117,6 +118,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert run(main, ["discover"]).exit_code == 2
 
 
+@of_torch_2_13
 def test_the_audit_command_writes_page_scripts_and_code(tmp_path: Path) -> None:
     page, scripts, code = tmp_path / "page.md", tmp_path / "scripts", tmp_path / "code"
     asked = ["audit", "dtensor", "--op", "torch.linalg.cross", "--jobs", "1", "--out", str(page)]
