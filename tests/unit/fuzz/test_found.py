@@ -36,6 +36,10 @@ FOUND = {
         Request("x=2, y=1", in_specs=("[y, _, _]",), **PLANNED)),
     "copy for an output that one device splits": Case(
         STACKED, Request("x=2, y=1", out_specs=(None, "[_, x+y, _]"), **PLANNED)),
+    "rows of a copy that one device splits": Case(
+        FuzzProgram((Fill((1, 7), "float64", 0), Fill((7,), "float64", 0), Fill((), "int64", 0, "below", 7)),
+                    (call("np.dot", A, B), call("np.take", B, C, axis=-1)), (3, 4)),
+        Request("x=2, y=1", in_specs=("[x, _]", "[y] // x", "[]"))),
     # A bound is of plans with the axes in the order that was asked for, too, and with parts of axes that were.
     "axes in another order": Case(
         program([(12,), (12,)], call("np.minimum", B, A)), Request("x=2, y=2", "simple", in_specs=("[y+x]", None))),
