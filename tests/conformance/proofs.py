@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import torch
+
 from shardwright.discover.book.torch_calls import AtenCall
 from shardwright.errors import ShardwrightError
 from shardwright.ir.graph import Graph
@@ -64,7 +66,12 @@ def proofs_hold(calls_by_op: Mapping[str, Sequence[AtenCall]]) -> int:
     wrong = []
     for op, calls in calls_by_op.items():
         for call in calls:
-            graph = call.graph()
+            try:
+                graph = call.graph()
+            except RuntimeError:  # of a tensor without elements 2.11 describes no maximum
+                if not torch.__version__.startswith("2.11"):
+                    raise
+                continue
             view = rule_of(graph, graph.nodes[0])
             if view is None or set(graph.inputs) != set(graph.nodes[0].inputs):
                 continue
