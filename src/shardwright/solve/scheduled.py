@@ -131,9 +131,7 @@ class Scheduled:
         try:
             if solver_named(self.solver).ACCEPTS.message_passing:
                 for stack in self.prepared.stacks(hardware):
-                    both = stack.optimum(
-                        True, self.left(), Neighbours.of(stack.assigner, stand_in.between, False), False
-                    )
+                    both = stack.optimum(True, self.left(), Neighbours.of(stack.assigner, stand_in.between, False))
                     if both is not None:
                         found, plan = both[0], both[1].tight()
                         stack.assigner.book.check_gathers(plan.objective)
@@ -142,7 +140,7 @@ class Scheduled:
             about = self.prepared.whole(hardware)
             rough = sum(map(len, about.ways)) > EXACT
             extra = Neighbours.of(about, stand_in.between, False)
-            found = about.optimum(True, self.solver, self.left(), None, extra, rough, not rough)
+            found = about.optimum(True, self.solver, self.left(), None, extra, rough)
             objective = about.objective(found.choice)
             about.book.check_gathers(objective)
             complete = about.decode(tighten(about, found.choice))
