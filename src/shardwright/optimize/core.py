@@ -14,6 +14,7 @@ from time import monotonic
 
 import numpy as np
 
+from .alike import alike
 from .batches import Batches, Link
 from .bucket import eliminate
 from .narrow import narrow
@@ -28,10 +29,11 @@ STILL = 6
 """After so many sweeps that raise the bound by nothing to speak of, it stands still."""
 NUDGED = 48
 """So many sweeps are then made with a preference."""
-SLOW = 2e-6
-"""Where a sweep raises the bound by no more than this part of it, it hardly rises any more."""
-ROUGH = 50
-"""A rough choice will do if it rises by no more than so many times that."""
+SLOW = 2e-5
+"""Where a sweep raises the bound by no more than this part of it, it is time to look at few strategies, with which
+a sweep takes next to nothing."""
+ROUGH = 5
+"""A rough choice will do if it rises by no more than so many times `SLOW`."""
 ROOM = 1e-4
 """As a part of the bound: how far beyond it choices are looked for then, at first."""
 BLUR = 4.0
@@ -197,8 +199,9 @@ def solve_core(
             return Core(exact, problem.evaluate(exact).cost, "elimination", False)
     start: list[int] | None = None
     if accepts.message_passing:
-        swept = sweep(batches_of(problem), inf if time_limit is None else monotonic() + time_limit, rough, narrowed)
-        start = [int(pick[0]) for pick in swept.picks]
+        parts = alike(problem)
+        swept = sweep(parts.batches, inf if time_limit is None else monotonic() + time_limit, rough, narrowed)
+        start = parts.choice(swept.picks)
         if rough or swept.settled or swept.late or swept.cost - swept.bound <= CLOSE * abs(swept.bound):
             return Core(start, swept.lower_bound, "messages", swept.late)
     found = solve(problem, solver, time_limit, tell, start=start)

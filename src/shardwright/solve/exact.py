@@ -65,10 +65,10 @@ def best_plan(
 
     in_layers = solver_named(solver).ACCEPTS.message_passing
     for stack in prepared.stacks(hardware) if in_layers else ():
-        found = stack.solve(_left(time_limit, began))
+        small = stack.size <= POLISH
+        found = stack.solve(_left(time_limit, began), rough and not small)
         if found is None:
             continue
-        small = stack.size <= POLISH
         if found.gap > NEAR and small:
             about, limit = prepared.whole(hardware), _left(time_limit, began)
             found = _better(found, partial(about.solve, solver, limit))

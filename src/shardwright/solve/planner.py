@@ -294,14 +294,14 @@ class Planner:
         """The search for the fastest schedule."""
         asked = self.asked.also({}, strict).limited(None)
 
-        def judge(complete: Complete) -> tuple[int, int, int]:
+        def judge(complete: Complete) -> tuple[int, int, int, int]:
             plan = self.priced(complete, solver)
             self._judged[id(complete)] = (complete, plan)
-            time = plan.cost.objective
+            time, sent = plan.cost.objective, plan.cost.communication
             if self.asked.memory is None or plan.program is None:
-                return time, plan.memory, time
+                return time, plan.memory, time, sent
             free = ordered(plan.program, self.hardware, self.graph)
-            return time, plan.memory, min(time, step_time(free, self.hardware, self.graph).total)
+            return time, plan.memory, min(time, step_time(free, self.hardware, self.graph).total), sent
 
         return Scheduled(self.graph, self.mesh, self.hardware, asked, self.limit, judge, until, solver)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from time import monotonic
 from typing import NamedTuple
 
@@ -71,10 +72,13 @@ class Judged:
     memory: int
     free: int
     """What it takes by an order that need not fit."""
+    communication: int
+    """What its collectives take, hidden or not."""
 
 
-Judge = Callable[[Complete], tuple[int, int, int]]
-"""What a plan's schedule takes, the most bytes that a device holds, and what it would take without a limit."""
+Judge = Callable[[Complete], tuple[int, int, int, int]]
+"""What a plan's schedule takes, the most bytes that a device holds, what it would take without a limit, and what its
+collectives take."""
 
 
 @dataclass
@@ -99,6 +103,8 @@ class Scheduled:
     def __post_init__(self) -> None:
         self.prepared = Prepared(self.graph, self.mesh, self.hardware, self.asked, self.until)
         self._seen: set[object] = set()
+        self.beside_is_higher: bool | None = None
+        """Whether bounds with neighbours are above those without, where that is known."""
 
     def left(self) -> float:
         return max(0.1, self.until - monotonic())
@@ -131,9 +137,7 @@ class Scheduled:
         try:
             if solver_named(self.solver).ACCEPTS.message_passing:
                 for stack in self.prepared.stacks(hardware):
-                    both = stack.optimum(
-                        True, self.left(), Neighbours.of(stack.assigner, stand_in.between, False), False
-                    )
+                    both = stack.optimum(True, self.left(), Neighbours.of(stack.assigner, stand_in.between, False))
                     if both is not None:
                         found, plan = both[0], both[1].tight()
                         stack.assigner.book.check_gathers(plan.objective)
@@ -142,7 +146,7 @@ class Scheduled:
             about = self.prepared.whole(hardware)
             rough = sum(map(len, about.ways)) > EXACT
             extra = Neighbours.of(about, stand_in.between, False)
-            found = about.optimum(True, self.solver, self.left(), None, extra, rough, not rough)
+            found = about.optimum(True, self.solver, self.left(), None, extra, rough)
             objective = about.objective(found.choice)
             about.book.check_gathers(objective)
             complete = about.decode(tighten(about, found.choice))
@@ -238,6 +242,8 @@ class Scheduled:
             for shares in row:
                 if self.is_over():
                     return
+                if not self.may_raise(shares):
+                    break
                 try:
                     bound = self.bound(shares)
                 except OutOfTime:
@@ -249,32 +255,47 @@ class Scheduled:
             if before and self.lower_bound > before:
                 return
 
+    def may_raise(self, shares: Shares) -> bool:
+        """Whether the bound may be higher by these: it is not above what some plan's step and its links come to."""
+        part, links = shares.compute, WHOLE - shares.compute
+        least = min([part * one.time + links * one.communication for one in self.judged], default=inf)
+        return least > WHOLE * self.lower_bound
+
     def bound(self, shares: Shares) -> int:
         """No plan takes less, by these shares."""
 
         def price(*about: object) -> int:
             return weighted_price(shares, *about)  # type: ignore[arg-type]
 
+        def by_stack(extra: Neighbours | None) -> int | None:
+            found = stack.optimum(True, self.left(), extra, False, True)
+            return None if found is None else found[0].lower_bound
+
+        def by_graph(extra: Neighbours | None) -> int:
+            return about.optimum(True, self.solver, self.left(), None, extra, rough, not rough).lower_bound
+
         part = (shares.compute, WHOLE)
         if solver_named(self.solver).ACCEPTS.message_passing:
             for stack in self.prepared.stacks(self.hardware, price, part):
-                extra: Neighbours | None = Neighbours.of(stack.assigner, shares.compute)
-                found = stack.optimum(True, self.left(), extra, False, True)
-                if found is None:
-                    continue
-                other = (
-                    stack.optimum(True, self.left(), None, False, True)
-                    if extra is not None and extra.left_out
-                    else None
-                )
-                return max(both[0].lower_bound for both in (found, other) if both is not None)
+                bound = self._higher(Neighbours.of(stack.assigner, shares.compute), by_stack)
+                if bound is not None:
+                    return bound
         about = self.prepared.whole(self.hardware, price, part)
-        extra = Neighbours.of(about, shares.compute)
         rough = sum(map(len, about.ways)) > EXACT
-        return max(
-            about.optimum(True, self.solver, self.left(), None, at, rough, not rough).lower_bound
-            for at in extra.alternatives
-        )
+        return self._higher(Neighbours.of(about, shares.compute), by_graph) or 0
+
+    def _higher(self, between: Neighbours, bound: Callable[[Neighbours | None], int | None]) -> int | None:
+        """The higher of the bounds with neighbours and without; which it is, the first shares say for the others."""
+        if not between.left_out:
+            return bound(between)
+        if self.beside_is_higher is not None:
+            return bound(between if self.beside_is_higher else None)
+        beside = bound(between)
+        if beside is None:
+            return None
+        alone = bound(None) or 0
+        self.beside_is_higher = beside >= alone
+        return max(beside, alone)
 
 
 __all__ = ["STAND_INS", "Judged", "Scheduled"]

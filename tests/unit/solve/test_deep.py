@@ -11,7 +11,7 @@ import pytest
 from shardwright.optimize import NumericProblem
 from shardwright.optimize.compact import Compact, compact
 from shardwright.optimize.problem import Floats, Ints
-from shardwright.solve.repeated.deep import Deep, DeepChoice, Inner, _split
+from shardwright.solve.repeated.deep import Deep, DeepChoice, Inner
 
 SHORT = 4
 Edges = list[tuple[int, int, Ints]]
@@ -154,10 +154,3 @@ def messages(deep: Deep) -> Iterator[tuple[int, list[Floats]]]:
     for boxes, edges in zip(deep.batches.boxes, deep.edges):
         for row, edge in enumerate(edges.tolist()):
             yield edge // 2, [box[row] for box in (reversed(boxes) if edge % 2 else boxes)]
-
-
-def test_split_is_greedy() -> None:
-    first, second = np.array([0, 1, 1, 2, 0]), np.array([0, 1, 2, 3, 4])
-    assert [first[part].tolist() for part in _split(first, second, True, True)] == [[0, 1, 2], [1, 0]]
-    assert [first[part].tolist() for part in _split(first, second, False, True)] == [[0, 1, 1, 2, 0]]
-    assert [second[part].tolist() for part in _split(second, first, False, True)] == [[0, 1, 3], [2, 4]]

@@ -12,6 +12,7 @@ from time import monotonic
 
 import numpy as np
 
+from ...optimize.alike import split
 from ...optimize.batches import Batches, Link
 from ...optimize.compact import Compact
 from ...optimize.core import sweep, warm
@@ -144,7 +145,7 @@ class Deep:
         for (batch, other, _), (pairs, table) in links.items():
             mine, theirs = (np.concatenate([one[side] for one in pairs]) for side in (0, 1))
             numbers = np.repeat([one[2] for one in pairs], [one[0].size for one in pairs])
-            for part in _split(mine, theirs, len(costs[batch]) > 1, len(costs[other]) > 1):
+            for part in split(mine, theirs, len(costs[batch]) > 1, len(costs[other]) > 1):
                 made.append(Link(batch, other, mine[part], theirs[part], table))
                 self.edges.append(numbers[part])
         self.batches = Batches(costs, made)
@@ -295,27 +296,3 @@ class DeepChoice:
             for layer in range(inner.layers + self.out)
         ]
         return [*found, back(alone)]
-
-
-def _split(first: Ints, second: Ints, mine: bool, theirs: bool) -> list[Ints | slice]:
-    """Parts of edges in which every member of a batch (unless it is alone there) has one edge at most."""
-    if not (mine and np.bincount(first).max() > 1) and not (theirs and np.bincount(second).max() > 1):
-        return [slice(None)]
-    found: list[Ints | slice] = []
-    left = list(range(first.size))
-    rows = list(zip(first.tolist(), second.tolist()))
-    while left:
-        seen: tuple[set[int], set[int]] = (set(), set())
-        now: list[int] = []
-        later: list[int] = []
-        for i in left:
-            a, b = rows[i]
-            if (mine and a in seen[0]) or (theirs and b in seen[1]):
-                later.append(i)
-            else:
-                now.append(i)
-                seen[0].add(a)
-                seen[1].add(b)
-        found.append(np.array(now))
-        left = later
-    return found

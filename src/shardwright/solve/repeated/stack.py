@@ -211,9 +211,15 @@ class Stack:
         plan = DeepPlan(self, found.choices())
         return Optimum((), -(-found.lower_bound // unit), found.solver, found.late), plan
 
-    def solve(self, time_limit: float | None = None) -> Assignment | None:
-        """As `Assigner.solve` does it; None if the layers do not come out equal."""
+    def solve(self, time_limit: float | None = None, rough: bool = False) -> Assignment | None:
+        """As `Assigner.solve` does it; None if the layers do not come out equal.
+
+        A ``rough`` plan is that of the plan's problem, and nothing is said of others.
+        """
         began = monotonic()
+        if rough:
+            only = self.optimum(False, time_limit)
+            return None if only is None else self._assigned(only[1], 0, only[0].solver, only[0].timed_out, began)
         first = self.optimum(True, time_limit)
         if first is None:
             return None
@@ -226,10 +232,13 @@ class Stack:
                 timed_out = timed_out or second[0].timed_out
                 if second[1].objective < best.objective:
                     best, solver = second[1], second[0].solver
+        return self._assigned(best, bound.lower_bound, solver, timed_out, began)
+
+    def _assigned(self, best: DeepPlan, bound: int, solver: str, timed_out: bool, began: float) -> Assignment:
         self.assigner.book.check_gathers(best.objective)
         self.best = best.choices
         objective, tight = best.objective, best.tight()
-        lower = BoundError.unless(bound.lower_bound, objective)
+        lower = BoundError.unless(bound, objective)
         seconds = monotonic() - began
         return Assignment(
             tight.decode(), objective, lower, solver, timed_out, seconds, self.assigner.hardware, tight.shortened()
