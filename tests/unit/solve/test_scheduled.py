@@ -93,6 +93,21 @@ def test_what_only_leads_to_state_keeps_no_order() -> None:
     assert last_needed_by_several(step) == 0
 
 
+@pytest.mark.parametrize("early", [False, True])
+def test_what_comes_between_neighbours(early: bool) -> None:
+    """A gradient that reads what the first makes comes between them only if it needs nothing later."""
+    b = GraphBuilder("step")
+    x, w = b.input((4096, 1024)), b.input((1024, 4096))
+    h = b.op("exp", [x], [(4096, 1024)])
+    y = b.op("matmul", [h, w], [(4096, 4096)])
+    turned = b.op("transpose", [h], [(1024, 4096)], views=[(0, 0)])
+    new = b.op("exp", [turned], [(1024, 4096)]) if early else b.op("matmul", [turned, y], [(1024, 4096)])
+    graph, mesh = b.finish([y, new], updates=[(1, 1)]), DeviceMesh("d=8")
+    assert last_needed_by_several(graph) == 1
+    links = Neighbours.of(Assigner(graph, mesh, H100.on(mesh)), WHOLE).links()
+    assert ((0, 1) in [(first, second) for first, second, _ in links]) is not early
+
+
 def prepared_weights(layers: int) -> Graph:
     """A step whose weights take an op of their own before each product that reads them."""
     b = GraphBuilder("prepared")
