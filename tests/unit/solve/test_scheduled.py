@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import replace
+from time import monotonic
 
 import pytest
 
@@ -19,7 +20,8 @@ from shardwright.propagation.complete import Complete
 from shardwright.solve.bound import WHOLE, Neighbours, best_price, last_needed_by_several
 from shardwright.solve.model import FINE, Assigner
 from shardwright.solve.planner import Planner
-from small_graphs import random_graph
+from shardwright.solve.scheduled import UNFOLDED
+from small_graphs import random_graph, stack
 
 
 def planner_of(graph: Graph, mesh: str) -> Planner:
@@ -106,6 +108,14 @@ def test_what_comes_between_neighbours(early: bool) -> None:
     assert last_needed_by_several(graph) == 1
     links = Neighbours.of(Assigner(graph, mesh, H100.on(mesh)), WHOLE).links()
     assert ((0, 1) in [(first, second) for first, second, _ in links]) is not early
+
+
+@pytest.mark.parametrize(("graph", "folds"), [(stack(12, 1536, 768), True), (random_graph(2, 4), False)])
+def test_one_more_sum_where_a_graph_does_not_fold(graph: Graph, folds: bool) -> None:
+    """Gathers of weights count in full and reductions of gradients little, as no other sum has it."""
+    found = list(planner_of(graph, "d=2").scheduled("auto", monotonic() + 60).candidates())
+    assert {one.short is not None for one in found} == {folds}
+    assert (UNFOLDED.overlap in [one.hardware.overlap for one in found]) is not folds
 
 
 def prepared_weights(layers: int) -> Graph:
