@@ -1,17 +1,17 @@
-"""What would make a program fit in memory: a larger mesh, a smaller batch with accumulation.
+"""What would make a program fit in memory: a larger mesh, a smaller batch with accumulation, checkpoints in the model.
 
 Only what was tried is said: a line is a plan that keeps all else that was asked for and fits, with its step time and
-its memory.  State that is larger than all devices together is not tried.  Checkpoints in the model are the user's to
-write: of these it is said what they can save at most.
+its memory.  State that is larger than all devices together is not tried.  Checkpoints are tried around each block of
+the lists that a model's layers are in; where there is no such plan, it is said what checkpoints can save at most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
 from time import monotonic
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from ..cost import RESIDENT, memory_profile
 from ..errors import BoundError, ShardwrightError
@@ -23,8 +23,18 @@ from ..solve.planner import Planner
 from ..spec.mesh import DeviceMesh
 
 Key = TypeVar("Key")
-Smaller = Callable[[int], Source]
-"""The same training step for a batch cut into so many, with gradients that add up."""
+
+
+class Smaller(Protocol):
+    """The same training step in forms that hold less."""
+
+    def smaller(self, factor: int) -> Source:
+        """For a batch cut into so many, with gradients that add up."""
+
+    def checkpointed(self) -> tuple[tuple[str, ...], Source] | None:
+        """With checkpoints around the blocks of some lists, by name; None where there are none."""
+
+
 SECONDS = 12.0
 """For all of it, unless a share of the user's time limit is less; what is begun within it may end a little later."""
 SHARE = 0.25
@@ -42,17 +52,23 @@ def fitting(planner: Planner, solver: str, time_limit: float | None, smaller: Sm
     """Ways to fit, a line for each; none where something else than memory is the reason, or time ran out."""
     start = monotonic()
     seconds = min(SECONDS, SHARE * (inf if time_limit is None else time_limit))
-    if not _is_short_of_memory(planner, solver, start + seconds / 3):
+    if not _is_short_of_memory(planner, solver, start + seconds / 4):
         return []
     lines = []
-    if (wider := _first(_on_larger_meshes(planner), solver, start + seconds * 2 / 3)) is not None:
+    if (wider := _first(_on_larger_meshes(planner), solver, start + seconds / 2)) is not None:
         mesh, plan = wider
         lines.append(f'with mesh="{mesh}" there is a plan: {_price(plan)}')
-    if smaller is not None and (cut := _first(_of_smaller_batches(planner, smaller), solver, start + seconds)):
+    if smaller is None:
+        return lines
+    if cut := _first(_of_smaller_batches(planner, smaller), solver, start + seconds * 3 / 4):
         count, plan = cut
         lines.append(f"with accumulate={count} there is a plan: at most {count} times {_price(plan)}")
-    if smaller is not None and monotonic() < start + seconds and (activations := _activations(planner)) is not None:
-        lines.append(activations)
+    if monotonic() < start + seconds:
+        if again := _first(_with_checkpoints(planner, smaller), solver, start + seconds):
+            lists, plan = again
+            lines.append(f"with torch.utils.checkpoint around each block of {lists} there is a plan: {_price(plan)}")
+        elif (activations := _activations(planner)) is not None:
+            lines.append(activations)
     return lines
 
 
@@ -85,11 +101,20 @@ def _on_larger_meshes(planner: Planner) -> Iterator[tuple[DeviceMesh, Planner]]:
 def _of_smaller_batches(planner: Planner, smaller: Smaller) -> Iterator[tuple[int, Planner]]:
     for factor in FACTORS:
         try:
-            source = smaller(factor)
+            source = smaller.smaller(factor)
             candidate = _rebound(planner, planner.mesh, source)
         except Exception:  # the user's own code ran, which may take batches of one size only
             return
         yield source.form.accumulate, candidate
+
+
+def _with_checkpoints(planner: Planner, smaller: Smaller) -> Iterator[tuple[str, Planner]]:
+    try:
+        found = smaller.checkpointed()
+        if found is not None:
+            yield " and ".join(found[0]), _rebound(planner, planner.mesh, found[1])
+    except Exception:  # the user's own code ran, whose blocks may not be fit for it
+        return
 
 
 def _rebound(planner: Planner, mesh: DeviceMesh, source: Source | None) -> Planner:

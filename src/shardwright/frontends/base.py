@@ -21,6 +21,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -134,6 +135,9 @@ class Framework(Protocol):
 
     def signature(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
         """Equal for calls that one captured program serves."""
+
+    def checkpointed(self, fn: Any) -> AbstractContextManager[tuple[str, ...]]:
+        """Meanwhile layers of a model keep nothing for their backward pass; the names of the lists that they are in."""
 
 
 def batch_dims(shapes: Sequence[tuple[int, ...]]) -> list[int | None]:

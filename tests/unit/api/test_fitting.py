@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from shardwright.api import fitting as fitting_module
 from shardwright.api.fitting import fitting
 from shardwright.cost.hardware import hardware_of
 from shardwright.errors import PlanInfeasible
+from shardwright.frontends.torch.framework import TORCH
 from shardwright.plans import duration
 
 torch = pytest.importorskip("torch")
@@ -25,6 +27,10 @@ MIB = 2**20
 WIDER = re.compile(r'with mesh="([^"]+)" there is a plan: ([0-9.]+ \w+) a step, ([0-9.]+) MiB a device')
 SMALLER = re.compile(
     r"with accumulate=(\d+) there is a plan: at most (\d+) times ([0-9.]+ \w+) a step, ([0-9.]+) MiB a device"
+)
+AGAIN = re.compile(
+    r"with torch.utils.checkpoint around each block of (\w+) there is a plan: "
+    r"([0-9.]+ \w+) a step, ([0-9.]+) MiB a device"
 )
 
 
@@ -158,30 +164,76 @@ def test_a_model_that_takes_one_batch_size_only_is_refused_as_before() -> None:
     assert SMALLER.search(error.help) is None
 
 
+class Deep(torch.nn.Module):
+    """Four blocks, in a list or not."""
+
+    def __init__(self, again: bool, listed: bool) -> None:
+        super().__init__()
+        parts = [Wide(64) for _ in range(4)]
+        if listed:
+            self.parts = torch.nn.ModuleList(parts)
+        for i, part in enumerate(() if listed else parts):
+            setattr(self, f"part{i}", part)
+        self.again = again
+
+    def forward(self, x: Any) -> Any:
+        parts = getattr(self, "parts", None) or [getattr(self, f"part{i}") for i in range(4)]
+        for part in parts:
+            x = checkpoint(part, x, use_reentrant=False) if self.again else part(x)
+        return x
+
+
+def deep(again: bool, memory: float, listed: bool = True) -> sw.Plan:
+    model, x = Deep(again, listed), torch.zeros(4096, 64)
+    return sw.plan(
+        model, x, optimizer=torch.optim.AdamW(model.parameters()), loss=lambda out: out.square().mean(),
+        mesh="dp=2", hardware=machine(memory), recipe="zero3",
+    )  # fmt: skip
+
+
+def between(listed: bool = True) -> float:
+    return (deep(False, 1000, listed).memory + deep(True, 1000, listed).memory) / 2 / MIB
+
+
+def test_checkpoints_are_tried_around_blocks() -> None:
+    """The plan that is named is that of the model with checkpoints in it."""
+    memory = between()
+    help = refused(deep, False, memory).help
+    found = AGAIN.search(help)
+    assert found is not None
+    plan = deep(True, memory)
+    assert ("parts", duration(plan.cost.objective), f"{plan.memory / MIB:.2f}") == found.groups()
+    assert "are activations" not in help
+    assert AGAIN.search(refused(deep, False, memory / 20).help or "") is None
+
+
 def test_checkpoints_save_no_more_than_is_said() -> None:
-    class Deep(torch.nn.Module):
-        def __init__(self, again: bool) -> None:
-            super().__init__()
-            self.parts, self.again = torch.nn.ModuleList([Wide(64) for _ in range(4)]), again
-
-        def forward(self, x: Any) -> Any:
-            for part in self.parts:
-                x = checkpoint(part, x, use_reentrant=False) if self.again else part(x)
-            return x
-
-    def made(again: bool, memory: float) -> sw.Plan:
-        model, x = Deep(again), torch.zeros(4096, 64)
-        return sw.plan(
-            model, x, optimizer=torch.optim.AdamW(model.parameters()), loss=lambda out: out.square().mean(),
-            mesh="dp=2", hardware=machine(memory), recipe="zero3",
-        )  # fmt: skip
-
-    memory = (made(False, 1000).memory + made(True, 1000).memory) / 2 / MIB
-    error = refused(made, False, memory)
+    """Where blocks are in no list that they could be found in."""
+    memory = between(listed=False)
+    error = refused(deep, False, memory, False)
     found = re.search(r"zero3 needs ([0-9.]+) MiB a device, of which ([0-9.]+) MiB are activations", error.help)
     assert found is not None
-    assert 0 < float(found[1]) - made(True, memory).memory / MIB <= float(found[2]) + 0.01
-    assert "are activations" not in (refused(made, False, 1).help or "")  # far from enough
+    assert 0 < float(found[1]) - deep(True, memory, False).memory / MIB <= float(found[2]) + 0.01
+    assert "are activations" not in (refused(deep, False, 1, False).help or "")  # far from enough
+
+
+def test_a_model_is_as_it_was_behind_a_try() -> None:
+    """Also where a block is not fit for it."""
+
+    def forward(x: Any) -> Any:
+        raise ZeroDivisionError
+
+    model = torch.nn.Sequential(Wide(8), torch.nn.Sequential(Wide(8), torch.nn.ReLU()), torch.nn.ReLU())
+    model[0].forward = forward
+    with suppress(ZeroDivisionError), TORCH.checkpointed(model) as lists:
+        assert lists == ("Sequential",)
+        assert model[0].forward is not forward
+        assert "forward" in vars(model[1])
+        assert not any("forward" in vars(part) for part in (model[2], *model[0].children(), *model[1].children()))
+        model(torch.zeros(2, 8))
+        pytest.fail("the block is not fit")
+    assert model[0].forward is forward
+    assert "forward" not in vars(model[1])
 
 
 def test_no_time_no_ways() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import replace
+from time import monotonic
 
 import pytest
 
@@ -19,7 +20,8 @@ from shardwright.propagation.complete import Complete
 from shardwright.solve.bound import WHOLE, Neighbours, best_price, last_needed_by_several
 from shardwright.solve.model import FINE, Assigner
 from shardwright.solve.planner import Planner
-from small_graphs import random_graph
+from shardwright.solve.scheduled import UNFOLDED
+from small_graphs import random_graph, stack
 
 
 def planner_of(graph: Graph, mesh: str) -> Planner:
@@ -91,6 +93,29 @@ def test_what_only_leads_to_state_keeps_no_order() -> None:
       update %w := output 1
     }""")
     assert last_needed_by_several(step) == 0
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_what_comes_between_neighbours(early: bool) -> None:
+    """A gradient that reads what the first makes comes between them only if it needs nothing later."""
+    b = GraphBuilder("step")
+    x, w = b.input((4096, 1024)), b.input((1024, 4096))
+    h = b.op("exp", [x], [(4096, 1024)])
+    y = b.op("matmul", [h, w], [(4096, 4096)])
+    turned = b.op("transpose", [h], [(1024, 4096)], views=[(0, 0)])
+    new = b.op("exp", [turned], [(1024, 4096)]) if early else b.op("matmul", [turned, y], [(1024, 4096)])
+    graph, mesh = b.finish([y, new], updates=[(1, 1)]), DeviceMesh("d=8")
+    assert last_needed_by_several(graph) == 1
+    links = Neighbours.of(Assigner(graph, mesh, H100.on(mesh)), WHOLE).links()
+    assert ((0, 1) in [(first, second) for first, second, _ in links]) is not early
+
+
+@pytest.mark.parametrize(("graph", "folds"), [(stack(12, 1536, 768), True), (random_graph(2, 4), False)])
+def test_one_more_sum_where_a_graph_does_not_fold(graph: Graph, folds: bool) -> None:
+    """Gathers of weights count in full and reductions of gradients little, as no other sum has it."""
+    found = list(planner_of(graph, "d=2").scheduled("auto", monotonic() + 60).candidates())
+    assert {one.short is not None for one in found} == {folds}
+    assert (UNFOLDED.overlap in [one.hardware.overlap for one in found]) is not folds
 
 
 def prepared_weights(layers: int) -> Graph:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...errors import SpecError, front
@@ -19,7 +19,6 @@ from ...plans.requests import Request
 from ...run.engine import Engine
 from ...spec.mesh import DeviceMesh
 from ...spec.sharding import ShardingSpec
-from ..fitting import Smaller
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 DATA_MODES = ("global", "local")
@@ -140,16 +139,39 @@ def one_batch(fn: Any, call: Call, form: StepForm) -> Call:
     return micro_batches(framework, call, form.accumulate)[0]
 
 
-def smaller_batches(fn: Any, call: Call, form: StepForm, optimizer: Any, loss: Any) -> Smaller | None:
-    """Captures the same training step for a call cut into so many more, whose gradients add up; None where nothing is
-    trained."""
+@dataclass(frozen=True)
+class OtherSteps:
+    """The same training step in forms that hold less."""
 
-    def smaller(factor: int) -> Source:
-        part = micro_batches(frontend_for(fn, *call).FRAMEWORK, call, factor)[0]
-        cut = replace(form, accumulate=form.accumulate * factor)
-        return capture_source(fn, *part, optimizer=optimizer, loss=loss, training=True, form=cut)
+    fn: Any
+    call: Call
+    form: StepForm
+    optimizer: Any
+    loss: Any
 
-    return None if optimizer is None else smaller
+    def smaller(self, factor: int) -> Source:
+        """For a call cut into so many more, whose gradients add up."""
+        part = micro_batches(self._framework, self.call, factor)[0]
+        return self._captured(part, replace(self.form, accumulate=self.form.accumulate * factor))
+
+    def checkpointed(self) -> tuple[tuple[str, ...], Source] | None:
+        """With checkpoints around the blocks of the model's lists, and how these are called; None where it has none."""
+        with self._framework.checkpointed(self.fn) as lists:
+            return (lists, self._captured(self.call, self.form)) if lists else None
+
+    @property
+    def _framework(self) -> Framework:
+        found: Framework = frontend_for(self.fn, *self.call).FRAMEWORK
+        return found
+
+    def _captured(self, call: Call, form: StepForm) -> Source:
+        about: dict[str, Any] = {"optimizer": self.optimizer, "loss": self.loss, "training": True, "form": form}
+        return capture_source(self.fn, *call, **about)
+
+
+def smaller_batches(fn: Any, call: Call, form: StepForm, optimizer: Any, loss: Any) -> OtherSteps | None:
+    """What is tried where a step does not fit; None where nothing is trained."""
+    return None if optimizer is None else OtherSteps(fn, call, form, optimizer, loss)
 
 
 class Batches:

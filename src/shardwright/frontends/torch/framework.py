@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
 from ...ir.graph import TensorType
 from ..base import Leaf, Prepared
+from .again import checkpointed
 from .arrays import TorchArrays
 from .compute import prepare
 from .dtypes import tensor_type
@@ -44,6 +46,9 @@ class TorchFramework:
     def signature(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
         leaves, tree = tree_flatten((args, dict(kwargs)))
         return str(tree), tuple(map(_kind, leaves)), torch.is_grad_enabled()
+
+    def checkpointed(self, fn: Any) -> AbstractContextManager[tuple[str, ...]]:
+        return checkpointed(fn)
 
 
 def _kind(leaf: Any) -> Hashable:
