@@ -23,7 +23,7 @@ from ..solve.strategies import Way
 SHOWING = 20.0
 """Seconds that may go into figures; what is not known by then is infinite."""
 SHOWN = 3
-"""So many results of each kind are tried for an op, the quickest ways first."""
+"""So many results of each kind are tried for an op, the quickest strategies first."""
 Say = Callable[[str], None]
 
 

@@ -1,6 +1,6 @@
-"""For one op: the ways to split it that its tensors' shardings suggest, and what each would move.
+"""For one op: the strategies that its tensors' shardings suggest.
 
-A way is axes for factors.  It has to be *legal*: whole and permuted factors are not split, a factor with
+A strategy is axes for factors.  It has to be *legal*: whole and permuted factors are not split, a factor with
 others below it in a dim is split evenly, parts of axes only where they divide, a minor factor only under a fully
 split major one.  Operands may stay pending where the op's transfer table lets that through.
 """
@@ -21,14 +21,14 @@ from .project import project
 
 MOST_REMEMBERED = 50_000
 MOST_PLACEMENTS = 64
-"""How many ways to place axes that lost their factor are looked at."""
+"""How many placements of axes that lost their factor are looked at."""
 FORM_PENDING = {"take": "sum", "take_along": "sum"}
 """Local forms that leave their result pending when their factor is split, and how."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One way to split an op: what it needs of its operands and what it leaves in its results."""
+    """One strategy of an op: what it needs of its operands and what it leaves in its results."""
 
     axes: tuple[Axes, ...]
     operands: tuple[ShardingSpec, ...]

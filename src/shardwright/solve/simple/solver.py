@@ -217,7 +217,7 @@ class _Run:
             depth = 0 if changed else depth + TRIED
 
     def explain(self, plan: Plan, n: int) -> None:
-        """What the program costs with this node split one way or the other, where that was tried, and what was
+        """What the program costs with this node split over data or the model, where that was tried, and what was
         selected."""
         costs = {}
         for kind in (_is_data, _is_model):
