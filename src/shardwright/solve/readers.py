@@ -151,7 +151,7 @@ class Extra(Protocol):
         """What a shared copy costs by choice of the decider, as a table."""
 
     def edge(self, value: int, group: Group) -> Ints | None:
-        """What a reader costs by what it wants, for each shared copy, or where there is none by choice of the decider."""
+        """What a reader costs by what it wants, for each shared copy; where there is none, by choice of the decider."""
 
     def links(self) -> Iterable[tuple[int, int, Ints]]:
         """What two variables cost together, beside that."""

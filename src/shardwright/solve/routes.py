@@ -252,7 +252,7 @@ class RouteBook:
             raise PlanInfeasible("every plan gathers more at once than is allowed")
 
     def allow(self, type: TensorType, specs: Iterable[ShardingSpec]) -> None:
-        """Tensors of this type may have these shardings.  All is said before the first question is asked about a type."""
+        """Tensors of this type may have these shardings.  All is said before the first question about a type."""
         words = self._words.setdefault(type, {})
         for spec in specs:
             words[spec] = None
