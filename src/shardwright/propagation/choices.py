@@ -101,7 +101,7 @@ def choices(
     operands: Sequence[ShardingSpec],
     wanted: Sequence[ShardingSpec | None],
 ) -> list[Choice]:
-    """What the shardings of operands and the wanted ones of results suggest, without repeats."""
+    """The strategies that operands' shardings, and those wanted of results, suggest; each once."""
     key = (id(rule), mesh, *operands, *wanted)
     known = _offered.get(key)
     if known is not None:
@@ -128,7 +128,8 @@ _offered: dict[object, tuple[OpShardingRule, list[Choice]]] = {}
 def forced_choices(
     rule: OpShardingRule, mesh: DeviceMesh, operands: Sequence[ShardingSpec], axes: Sequence[Axes]
 ) -> list[Choice]:
-    """These axes, with pending operands let through where they can be, or reduced first."""
+    """The strategies with these axes for factors: pending operands are let through where the transfer table allows it,
+    or reduced first."""
     key = ("forced", id(rule), mesh, tuple(axes), *operands)
     known = _offered.get(key)
     if known is not None:
@@ -235,7 +236,8 @@ def _elsewhere(rule: OpShardingRule, axes: Sequence[Axes], legal: tuple[Axes, ..
 def _fill(
     rule: OpShardingRule, order: Sequence[tuple[Mapped, dict[int, Axes]]], busy: Sequence[AxisRef], share: bool
 ) -> list[Axes]:
-    """With ``share`` others may also split factors that the leader has but leaves whole."""
+    """The axes of all tensors as one strategy, the leader's first; with ``share`` the others may also split factors
+    that the leader has but leaves whole."""
     axes: list[Axes] = [()] * len(rule.factors)
     used = list(busy)
     fixed = set() if share else {f for dim in order[0][0] for f in dim}

@@ -178,8 +178,8 @@ class _Completer:
         return min(offered, key=cost)
 
     def asked_of(self, value: int) -> list[ShardingSpec]:
-        """In which shardings a value has to be returned: that is not known of it when shardings are spread, where all
-        of it is to be everywhere."""
+        """The shardings that a value has to be returned in.  Propagation has not spread those of outputs that are
+        wanted whole everywhere: they have no axes to spread."""
         if not self.graph.output_uses[value]:
             return []
         specs = [self.out_specs.get(i) for i, output in enumerate(self.graph.outputs) if output == value]
