@@ -300,6 +300,25 @@ def test_the_page_of_the_house_has_the_rooms_in_order() -> None:
     assert rows == [set(layer.split(" | ")) for layer in reversed(layers)]  # type: ignore[call-overload]
 
 
+def test_questions_are_answered_by_opening_three_files_at_most() -> None:
+    """Those files are there, and the names that follow one are in it."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = text[text.index("## Where to look") : text.index("## An engine")]
+    rows = [line.split("|")[2] for line in section.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) == 5
+    for row in rows:
+        files = re.findall(r"`([a-z0-9_/]+\.(?:py|toml))`", row)
+        assert 1 <= len(files) <= 3
+        for file, word in re.findall(r"`([a-z0-9_/]+\.py)`, `(\w+)`", row):
+            assert word in (SRC / file).read_text(encoding="utf-8"), f"{word} is not in {file}"
+        assert [file for file in files if not (SRC / file).exists()] == []
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=name)
+def test_a_floor_has_few_files(room: Path) -> None:
+    assert len([path for path in room.glob("*.py") if path.name != "__init__.py"]) <= 16
+
+
 @pytest.mark.parametrize("program", ["numpy_program", "torch_program"])
 def test_a_weight_meets_few_files_and_one_form_of_each(program: str) -> None:
     """From `sw.plan` to its collective; see the script for what counts as meeting."""

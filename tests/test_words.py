@@ -1,6 +1,6 @@
 """One word for one thing, and the field's own: what readers meet says none of the words that were given up.
 
-Readers meet pages, help texts and errors; `docs/glossary.md` has the words that are used.
+Readers meet pages, help texts, errors and docstrings; `docs/glossary.md` has the words that are used.
 """
 
 from __future__ import annotations
@@ -82,6 +82,28 @@ def test_errors() -> None:
         for word in words_in(text)
     ]
     assert sorted(set(found)) == []
+
+
+def docstrings(path: Path) -> Iterator[tuple[int, str]]:
+    """Strings that are statements: docstrings of modules, classes and functions, and those below a name."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield from enumerate(node.value.value.splitlines(), node.lineno)
+
+
+ELSEWHERE = {"frontends", "run", "rules", "proof", "discover", "fuzz", "optimize", "ir"}
+"""Rooms where bytes lie in memory and numbers below others; they give up the other words."""
+
+
+@pytest.mark.parametrize("room", sorted(path.name for path in (ROOT / "src" / "shardwright").iterdir()))
+def test_docstrings(room: str) -> None:
+    found = []
+    top = ROOT / "src" / "shardwright" / room
+    for path in sorted(top.rglob("*.py")) if top.is_dir() else [top] * (top.suffix == ".py"):
+        for line, text in docstrings(path):
+            words = [word for word in words_in(text) if room not in ELSEWHERE or "'is sharded so'" not in word]
+            found += [f"{path.relative_to(ROOT)}:{line}: {word}" for word in words]
+    assert found == []
 
 
 def test_these_would_be_found(tmp_path: Path) -> None:

@@ -186,7 +186,8 @@ class Plan:
         return Step(self, self.like, batches, on_nonfinite, init, example, compile)
 
     def like(self, source: Source, specs: Mapping[str, ShardingSpec]) -> Plan:
-        """The plan of another capture of the same program, such as one for a smaller batch, with state as it lies.
+        """The plan of another capture of the same program, such as one for a smaller batch, with state sharded as it
+        is.
 
         Where only sizes differ, every decision is kept; where a rule or a limit does not allow that, what is left
         beside the state is decided anew.

@@ -14,16 +14,15 @@ from ..errors import PlanInfeasible
 from ..plans.complete import Decision
 from ..plans.plan import Plan
 from ..solve.planner import Planner
+from ..solve.simple.evaluation import Evaluator
 from ..solve.simple.problem import Problem as SimpleProblem
-from ..solve.simple.solver import MOST_ITERATIONS
 from ..solve.simple.strategies import DATA, MODEL, Strategy, describe
-from ..solve.simple.trial import Trial
 from ..solve.strategies import Way
 
 SHOWING = 20.0
 """Seconds that may go into figures; what is not known by then is infinite."""
 SHOWN = 3
-"""So many results of each kind are tried for an op, the quickest ways first."""
+"""So many results of each kind are tried for an op, the quickest strategies first."""
 Say = Callable[[str], None]
 
 
@@ -60,7 +59,7 @@ class _Shown:
             self.say(f"  > Costs: DP={costs[DATA]:.2e}, MP={costs[MODEL]:.2e}")
             self.say(f"  > Selected Strategy: {text}")
             plan[n] = Strategy(decision.axes, decision.operands, decision.results, kinds, text)
-        self.spread(plan)
+        Evaluator(self.simple, None).fixed_point(plan, self.say)
 
     def cost(self, n: int, kind: str) -> float:
         """What the program costs with a node split so, all else chosen anew; infinite if it cannot be."""
@@ -85,20 +84,6 @@ class _Shown:
     def is_kind(self, n: int, way: Way | Decision, kind: str) -> bool:
         rule = self.space.rules[n]
         return rule is not None and _is(kind, describe(rule, self.planner.mesh, way.axes)[0])
-
-    def spread(self, plan: dict[int, Strategy]) -> None:
-        """The plan's shardings of the ops shown, propagated until nothing changes."""
-        trial = Trial(self.simple, None)
-        specs = trial.seeds(plan)
-        for iteration in range(1, MOST_ITERATIONS + 1):
-            found = trial.propagate(specs)
-            changed = found != specs
-            self.say(f"[Solver] Propagation iteration {iteration}: changed={changed}")
-            if not changed:
-                self.say(f"[Solver] Fixed-point reached after {iteration} iterations")
-                return
-            specs = found
-        self.say(f"[Solver] WARNING: Did not converge after {MOST_ITERATIONS} iterations")
 
 
 def _is(kind: str, kinds: frozenset[str]) -> bool:

@@ -72,7 +72,7 @@ def explained(planner: Planner, plan: Plan, name: str) -> str:
 
 
 def _pushed(graph: Graph, pins: Mapping[int, ShardingSpec]) -> set[int]:
-    """Values that a constraint inside the program keeps: what it reads lies as it says."""
+    """Values that a constraint inside the program keeps: what it reads is sharded as it says."""
     found = set()
     for value in pins:
         maker = graph.node_of(value)
@@ -124,7 +124,7 @@ def _fits(planner: Planner, complete: Complete) -> bool:
 
 
 def _offered(planner: Planner, assigner: Assigner, value: int) -> dict[ShardingSpec, int]:
-    """The shardings that a value may have, each with the time of the quickest way to make it so."""
+    """The shardings that a value may have, each with the time of the quickest strategy that makes it so."""
     producer = planner.graph.values[value].producer
     if producer is None:
         return dict.fromkeys(assigner.inputs[value], 0)

@@ -49,7 +49,7 @@ ROOM = 2**50
 
 
 def fitting(planner: Planner, solver: str, time_limit: float | None, smaller: Smaller | None) -> list[str]:
-    """Ways to fit, a line for each; none where something else than memory is the reason, or time ran out."""
+    """What would fit, a line for each; none where something else than memory is the reason, or time ran out."""
     start = monotonic()
     seconds = min(SECONDS, SHARE * (inf if time_limit is None else time_limit))
     if not _is_short_of_memory(planner, solver, start + seconds / 4):

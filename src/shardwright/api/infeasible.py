@@ -96,7 +96,7 @@ def diagnosed(planner: Planner, error: PlanInfeasible, solver: str, time_limit: 
     ways = [way for i in core if (way := _relaxed(judge, i)) is not None]
     lines = [f"{text}: {duration(cost)} a step" for cost, text in sorted(ways)]
     if judge.unsure:
-        lines.append("time ran out before all was tried" if ways else "time ran out before a way out was found")
+        lines.append("time ran out before all was tried" if ways else "time ran out before a remedy was found")
     elif not ways:
         more = len(judge.requests) > len(core)
         lines.append("relaxing one of them is not enough: others contradict, too" if more else "take a larger mesh")

@@ -25,7 +25,7 @@ _SAVED = click.argument("words", nargs=-1, required=True, metavar="[PLAN.json] P
 def plan(
     program: str, about: Planning, out: Path | None, json_form: bool, html: Path | None, everything: bool, trace: bool
 ) -> None:
-    """Find the fastest way to split a program over a mesh.  -o writes the plan, which other verbs read."""
+    """Find the fastest plan for a program on a mesh.  -o writes the plan, which other verbs read."""
     made = about.plan(program)
     if json_form:
         tell("", made.overview.to_json(), True, None)

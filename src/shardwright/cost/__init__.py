@@ -1,4 +1,4 @@
-"""What it costs: of one op under one way to split it, of one collective, and of a whole Program.
+"""What it costs: of one op under one strategy, of one collective, and of a whole Program.
 
 Costs are integers: picoseconds and bytes, per device.  An op costs a launch, its arithmetic at the peak rate of
 its element type, and the bytes it touches at memory speed, each with a constant fitted by cost class (attention also

@@ -68,7 +68,7 @@ class Work(int):
     uneven: bool
     """Each query sees only the keys before it, and all are here: tiles grow from nothing to twice their mean."""
     row: int
-    """Of a matrix product: how long the rows are that it writes.  Those of operands may lie either way."""
+    """Of a matrix product: how long the rows are that it writes.  Those of operands may be turned or not."""
     whole_tiles: tuple[int, int]
     """How much more is computed in whole tiles than is there: a fraction, as numerator and denominator."""
 

@@ -12,7 +12,7 @@ and hands it on as a fraction, so that nothing is rounded on the way.
 
 Between two messages of a table time is a straight line in bytes, a launch and a rate of its own for each octave: with
 every other measurement withheld that errs 4.5%, a straight line in logarithms 5.4% (`benchmarks/cost_accuracy.py`).
-Measurements break laws that plans rely on, so a table prices the cheapest way to carry a collective out: a
+Measurements break laws that plans rely on, so a table prices the cheapest algorithm of a collective: a
 reduce_scatter never more than an all_reduce, an all_reduce never more than its two halves and one latency, an
 all_to_all never more than gathering everything (5% more, from 1 MiB on: below that it is what devices really do).
 """

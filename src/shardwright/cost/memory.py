@@ -27,7 +27,7 @@ def local_bytes(spec: ShardingSpec, type: TensorType) -> int:
 
 
 def row_bytes(spec: ShardingSpec, type: TensorType) -> int:
-    """Bytes of the largest shard's rows: what lies in one piece along its last dim."""
+    """Bytes of the largest shard's rows: what is in one piece along its last dim."""
     return (spec.padded_shape(type.shape)[-1] if type.shape else 1) * type.item_bytes
 
 

@@ -1,6 +1,6 @@
 """Memory of a Program: the peak of one device, when it is, and what is alive then.
 
-Three ways to count, the same lifetimes:
+Three counts, the same lifetimes:
 
 | rules | inputs | communication buffers |
 |---|---|---|

@@ -58,7 +58,7 @@ def _frozen(change: _Change) -> tuple[object, ...]:
 
 
 def _plain(call: Attention) -> _Change:
-    """With keys and values as the call has them."""
+    """The call with its mask as flags; keys and values stay as they are."""
     keys = call.node.operands[2:4] if call.is_backward else call.node.operands[1:3]
     key, value = (v for v in keys if isinstance(v, int))
     return _Change(call, call.operands(key, value), call.is_grouped, call.node.results, frozenset())

@@ -1,7 +1,8 @@
 """Local forms: what a device computes when a factor is split and plain local execution is not enough.
 
 A form writes instructions over ``core.*`` ops that every frontend evaluates.  It sees the node, its operands as
-local copies, and the axes of the split factor.  `FORM_PENDING` in propagate says which leave a pending result.
+local copies, and the axes of the split factor.  `FORM_PENDING` in `propagation.choices`
+says which leave a pending result.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Writer(Protocol):
         """One local instruction; its result."""
 
     def pend(self, value: int, spec: ShardingSpec, axes: Axes) -> int:
-        """A copy of a value that counts on one device only along these axes."""
+        """A copy of a value that is pending over these axes: it counts once in a sum."""
 
     def call(self, node: Node, decision: Decision, operands: tuple[Operand, ...]) -> tuple[int, ...]:
         """The op itself, on local shards."""

@@ -165,7 +165,7 @@ class Lowering:
         return made
 
     def pend(self, value: int, spec: ShardingSpec, axes: Axes) -> int:
-        """A copy that counts once in a sum over these axes."""
+        """A copy that is pending over these axes: it counts once in a sum (`Copies.pend`)."""
         return self.copies.pend(value, spec, axes, "counts once")
 
     def inline(self, inner: Complete, node: Node, decision: Decision, operands: tuple[Operand, ...]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""`ordered`: a Program with an order in which communication hides behind compute.
+"""`ordered`: a Program in an order in which communication hides behind compute.
 
 Local instructions keep their order, but for the end of a step, where only new state is made (`_sequence`).
 Collectives move within the window between the instruction that makes what they send and the first that reads what they
@@ -45,7 +45,7 @@ EARLY = 8
 
 
 class How(NamedTuple):
-    """One of several ways to order a Program."""
+    """What is tried: how large buckets are, and how they grow."""
 
     share: int
     """Buckets are this part of a full one, 0: none.  Large ones save starts, small ones leave less at both ends."""
@@ -55,7 +55,7 @@ class How(NamedTuple):
 
 
 _SIZES = (How(1), How(4), How(16), How(32), How(0, 1))
-_FAR = 64
+_FURTHER = 64
 """Buckets ahead, where links have more to bring for some ops than fits behind the ops before."""
 _GROWING = (16, 8, 4, 2)
 """Parts of a bucket that the first, or last, ones have."""
@@ -65,8 +65,8 @@ def _grown(how: How) -> How:
     return how._replace(grows=True)
 
 
-def _far(how: How) -> How:
-    return how._replace(ahead=_FAR)
+def _further(how: How) -> How:
+    return how._replace(ahead=_FURTHER)
 
 
 _EQUAL = 3
@@ -106,10 +106,10 @@ def ordered(
 
         tried = [made(how) for how in _SIZES]
         usual = min(tried, key=lambda one: one[:2]).how
-        for way in (_grown, _far):
+        for changed in (_grown, _further):
             first = min(tried, key=lambda one: one[:2])
             if first.time * 1000 > computed * (1000 + _EQUAL):
-                tried.append(made(way(first.how)))
+                tried.append(made(changed(first.how)))
         # The one who computes issues each start: what hides about equally well goes out in few of them.
         equal = min(one.time for one in tried) * (1000 + _EQUAL) // 1000
         tried.sort(key=lambda one: (max(one[0], equal), one[1], one[0]))

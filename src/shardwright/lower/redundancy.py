@@ -5,7 +5,7 @@
 | a copy of a value in a sharding in which it was there before | that copy, kept until its last reader |
 | a gather of which every reader keeps a part again | the cheapest steps from what was gathered to these parts |
 
-Copies of a value share their reshards when they are lowered; what is left are steps that two ways have in common, and
+Copies of a value share their reshards when they are lowered; what is left are steps that two paths have in common, and
 those inside ops that are carried out in parts.  A result that is kept longer takes memory: where the peak would grow
 beyond the limit, a repeat stays.  So it does where the plan makes a copy anew on purpose (``again``).
 """
@@ -84,7 +84,7 @@ def _is_step(instr: Instr) -> bool:
 
 
 def _repeats(program: Program, again: Collection[int]) -> Iterator[Repeat]:
-    """Steps whose result is there: of one value, however it came about, or pending in the same way."""
+    """Steps whose result is there: of one value, however it came about, or pending alike."""
     root: dict[int, int] = {}
     """What a value was made of by reshards alone."""
     there: dict[object, int] = {}

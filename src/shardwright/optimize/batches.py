@@ -86,7 +86,7 @@ class Batches:
         self.boxes: list[tuple[Floats, Floats]] = []
         """Messages over each link's edges, to its first and to its second batch."""
         self.room = np.empty(max([BLOCK, *(link.table.size for link in links)]))
-        """What is needed for a moment only: memory that is asked for anew each time takes longer than the sums."""
+        """What is needed for a short time only: memory that is asked for anew each time takes longer than the sums."""
         counts = tuple([np.zeros(len(batch.unary)) for batch in self.batches] for _ in range(2))
         for number, link in enumerate(links):
             a, b = self.batches[link.first], self.batches[link.second]

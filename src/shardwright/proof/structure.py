@@ -120,7 +120,7 @@ class _Structure:
         if not self.is_new(local.type, local.spec):
             return
         try:
-            _need(local.spec.mesh == self.mesh, "lies on another mesh", ("mesh", local.spec.mesh))
+            _need(local.spec.mesh == self.mesh, "is on another mesh", ("mesh", local.spec.mesh))
             _need(all(size >= 0 for size in local.type.shape), "has a negative size")
             _ = local.type.item_bytes
             local.spec.check_rank(local.type.shape)

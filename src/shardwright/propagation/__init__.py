@@ -8,13 +8,13 @@ priorities.
 |---|---|
 | `project` | dims <-> factors; the factor-by-tensor table as debug print |
 | `factors` | the basic and the aggressive strategy, for one op |
-| `directions` | op priorities: who may propagate which way at each level |
+| `directions` | op priorities: who may propagate in which direction at each level |
 | `engine` | `propagate_sharding` (one op), `run_hierarchical_propagation_pass` (a graph) |
 | `provenance` | where each axis came from |
 | `constraints` | constraints and sharding groups, made ready |
 | `book` | propagation by the rule book |
 | `copies` | `Copies`: which copies of each value exist; completing, costs and lowering all ask it |
-| `choices` | the ways to split one op that its tensors' shardings suggest |
+| `choices` | the strategies of one op that its tensors' shardings suggest |
 | `parts` | ops in their parts, for splits that need communication inside an op |
 | `complete` | fix the sharding of every operand of every node, by bytes moved |
 | `check` | `check_complete`: decisions that came from a file, held against the rules |

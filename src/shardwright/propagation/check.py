@@ -67,7 +67,7 @@ def _check_node(made: Complete, decision: Decision) -> None:
 
 
 def _is_as_asked(decision: Decision) -> bool:
-    """A constraint inside the program is kept right there: all of it in one sharding, whatever that is."""
+    """Whether a constraint inside the program reads, makes and leaves its value in one sharding, whichever it is."""
     spec = decision.results[0]
     same = decision.operands == decision.results == decision.homes
     return same and decision.axes == tuple(dim.axes for dim in spec.dims)

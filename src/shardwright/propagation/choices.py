@@ -1,6 +1,6 @@
-"""For one op: the ways to split it that its tensors' shardings suggest, and what each would move.
+"""For one op: the strategies that its tensors' shardings suggest.
 
-A way is axes for factors.  It has to be *legal*: whole and permuted factors are not split, a factor with
+A strategy is axes for factors.  It has to be *legal*: whole and permuted factors are not split, a factor with
 others below it in a dim is split evenly, parts of axes only where they divide, a minor factor only under a fully
 split major one.  Operands may stay pending where the op's transfer table lets that through.
 """
@@ -21,14 +21,14 @@ from .project import project
 
 MOST_REMEMBERED = 50_000
 MOST_PLACEMENTS = 64
-"""How many ways to place axes that lost their factor are looked at."""
+"""How many placements of axes that lost their factor are looked at."""
 FORM_PENDING = {"take": "sum", "take_along": "sum"}
 """Local forms that leave their result pending when their factor is split, and how."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One way to split an op: what it needs of its operands and what it leaves in its results."""
+    """One strategy of an op: what it needs of its operands and what it leaves in its results."""
 
     axes: tuple[Axes, ...]
     operands: tuple[ShardingSpec, ...]
@@ -101,7 +101,7 @@ def choices(
     operands: Sequence[ShardingSpec],
     wanted: Sequence[ShardingSpec | None],
 ) -> list[Choice]:
-    """What the shardings of operands and the wanted ones of results suggest, without repeats."""
+    """The strategies that operands' shardings, and those wanted of results, suggest; each once."""
     key = (id(rule), mesh, *operands, *wanted)
     known = _offered.get(key)
     if known is not None:
@@ -128,7 +128,8 @@ _offered: dict[object, tuple[OpShardingRule, list[Choice]]] = {}
 def forced_choices(
     rule: OpShardingRule, mesh: DeviceMesh, operands: Sequence[ShardingSpec], axes: Sequence[Axes]
 ) -> list[Choice]:
-    """These axes, with pending operands let through where they can be, or reduced first."""
+    """The strategies with these axes for factors: pending operands are let through where the transfer table allows it,
+    or reduced first."""
     key = ("forced", id(rule), mesh, tuple(axes), *operands)
     known = _offered.get(key)
     if known is not None:
@@ -235,7 +236,8 @@ def _elsewhere(rule: OpShardingRule, axes: Sequence[Axes], legal: tuple[Axes, ..
 def _fill(
     rule: OpShardingRule, order: Sequence[tuple[Mapped, dict[int, Axes]]], busy: Sequence[AxisRef], share: bool
 ) -> list[Axes]:
-    """With ``share`` others may also split factors that the leader has but leaves whole."""
+    """The axes of all tensors as one strategy, the leader's first; with ``share`` the others may also split factors
+    that the leader has but leaves whole."""
     axes: list[Axes] = [()] * len(rule.factors)
     used = list(busy)
     fixed = set() if share else {f for dim in order[0][0] for f in dim}

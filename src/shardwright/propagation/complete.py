@@ -1,6 +1,6 @@
 """Fix the sharding of every operand of every node, so that lowering has nothing left to decide.
 
-Nodes are taken in program order.  For each, the ways to split it (`choices`) are priced by the bytes they move, and by
+Nodes are taken in program order.  For each, its strategies (`choices`) are priced by the bytes they move, and by
 the work that each device is left with, as bytes: bringing each operand there from the cheapest copy at hand, and the
 result to where it is wanted.  A pending
 result stays pending until somebody needs it otherwise; then it is reduced where it is needed (a reduce_scatter
@@ -172,21 +172,21 @@ class _Completer:
                 type = self.graph.type(value)
                 targets = asked or [want or ShardingSpec.make(self.mesh, made.dims)]
                 moved += sum(reshard_bytes(made, target, type.shape, type.item_bytes, False) for target in targets)
-            # As expensive: split the work more ways.
+            # As expensive: split the work over more devices.
             return moved + work // choice.ways(rule), -choice.ways(rule)
 
         return min(offered, key=cost)
 
     def asked_of(self, value: int) -> list[ShardingSpec]:
-        """In which shardings a value has to be returned: that is not known of it when shardings are spread, where all
-        of it is to be everywhere."""
+        """The shardings that a value has to be returned in.  Propagation has not spread those of outputs that are
+        wanted whole everywhere: they have no axes to spread."""
         if not self.graph.output_uses[value]:
             return []
         specs = [self.out_specs.get(i) for i, output in enumerate(self.graph.outputs) if output == value]
         return list(dict.fromkeys(spec.closed() for spec in specs if spec is not None and spec.mesh == self.mesh))
 
     def next_state(self, i: int, said: Spec) -> ShardingSpec:
-        """The next state of an input lies as the input does, or the following step would misread it."""
+        """The next state of an input has the input's sharding, or the following step would misread it."""
         value = self.graph.inputs[i]
         spec = self.home(value)
         if said is not None and not said.same_layout(spec):

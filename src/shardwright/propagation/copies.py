@@ -60,7 +60,8 @@ class Copies(Generic[T]):
             del self.of[value][made.closed()]
 
     def pend(self, value: int, spec: ShardingSpec, axes: Axes, cause: str = "") -> T:
-        """A copy that counts once in a sum over these axes."""
+        """A copy that is pending over these axes: zero on all devices along them but one, so that it counts once in a
+        sum."""
         pending = sort_partial([*spec.partial, *((axis, "sum") for axis in axes)], spec.mesh)
         target = ShardingSpec.make(spec.mesh, spec.dims, pending)
         there = self.of[value]

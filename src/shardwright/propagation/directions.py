@@ -1,4 +1,4 @@
-"""Op priorities: which ops, and which way, may propagate at each level.
+"""Op priorities: which ops may propagate at each level, and in which direction.
 
 Ops that merely pass shardings on go first, so that a decision reaches everything it can reach for free before
 a contraction or a broadcast takes one of its own.  Level by level, each adding to the ones before:
@@ -23,7 +23,7 @@ LEVELS = 5
 
 
 def directions(rule: OpShardingRule, flow: Flow, single_use: bool, level: int) -> tuple[Direction, ...]:
-    """For each factor of an op, which way it may propagate at this level."""
+    """For each factor of an op, the direction in which it may propagate at this level."""
     return _directions(rule.flows, flow, single_use, level)
 
 

@@ -20,7 +20,7 @@ from .project import FactorAxes, Projection, TensorFactors
 
 
 class Direction(IntFlag):
-    """Which way axes may flow through an op."""
+    """In which direction axes may flow through an op."""
 
     NONE = 0
     FORWARD = 1

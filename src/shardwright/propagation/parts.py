@@ -13,7 +13,8 @@ PARTS = "parts"
 
 
 def in_parts(rule: OpShardingRule, axes: Sequence[object]) -> bool:
-    """Whether a factor is split that calls for the op's parts."""
+    """Whether a factor is split that needs communication in the midst of the op (``form(parts)`` in its rule): the op
+    is then written as the smaller ops that it is made of, its parts."""
     return any(factor.form == PARTS and given for factor, given in zip(rule.factors, axes))
 
 

@@ -137,7 +137,7 @@ class Projection:
         return [unproject(t, mapped, sizes, mesh) for t, mapped in zip(self.tensors, self.rule.tensors)]
 
     def table(self, names: Sequence[str] = ()) -> str:
-        """Factors by tensors, the way to see what an op does with shardings.
+        """Factors by tensors as a table: what an op does with shardings, as Shardy's debug print shows it.
 
         >>> from shardwright.spec.mesh import DeviceMesh
         >>> mesh = DeviceMesh("dp=2, tp=4")

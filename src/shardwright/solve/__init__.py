@@ -5,12 +5,12 @@ solves both.  Deep stacks of equal layers are solved by a short one, at nearly t
 
 | file | what it holds |
 |---|---|
-| `planner` | `Planner`: the front door: every way to a plan (solver, recipe, by hand), lowered and priced |
+| `planner` | `Planner`: the front door: plans of solvers, recipes and by hand, lowered and priced |
 | `scheduled` | `Scheduled`: the plan whose schedule is fastest, by several sums that stand in for it |
 | `bound` | what no schedule of any plan beats |
 | `exact` | `best_plan`: the plan with the least sum, and its bound |
 | `strategies` | `Space`: the strategies of every node over all mesh axes together |
-| `routes` | `Routes`: the cheapest ways between all shardings of a tensor; Steiner trees of copies for readers |
+| `routes` | `Routes`: the cheapest steps between all shardings of a tensor; Steiner trees of copies for readers |
 | `readers` | `Demand`: the shardings that a value may have once it is made, and in which of them who wants it |
 | `model` | `Assigner`: the numeric problems of a graph, and complete shardings from their solutions |
 | `alternatives` | the best plans with one value sharded otherwise: many answers from one set-up |

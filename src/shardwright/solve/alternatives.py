@@ -1,4 +1,4 @@
-"""What a program costs with one value lying otherwise, all else chosen anew: many answers from one set-up.
+"""What a program costs with one value sharded otherwise, all else chosen anew: many answers from one set-up.
 
 The numeric problem is made once, and made smaller once with the value's variable left in it.  Messages then say of
 every strategy by how much a plan with it exceeds the bound, at least.  For each sharding of the value first only
@@ -27,7 +27,7 @@ from .tighten import tighten
 
 ROOMS = (1e-3, 1e-2)
 """As parts of the bound: how far beyond it plans are looked for, one after the other, before all are."""
-FAR = 1e-2
+ALL_AT_ONCE = 1e-2
 """A sharding that costs this part more leaves few strategies out; then all are looked at right away."""
 
 
@@ -40,7 +40,8 @@ class Alternatives:
         self._cores: dict[bool, _Core] = {}
 
     def solve(self, spec: ShardingSpec, time_limit: float) -> Assignment | None:
-        """The best plan in which the value lies so; None where it is never left so, and would have to be brought there.
+        """The best plan in which the value is sharded so; None where it is never left so, and would have to be brought
+        there.
 
         `PlanInfeasible` where there is no plan.
         """
@@ -79,7 +80,7 @@ class _Core:
             own[list(picks)] = self.slack[self.at][list(picks)]
             least = float(own.min())
         scale = abs(self.bound)
-        rooms = [least + part * scale for part in ROOMS] if least <= FAR * scale else []
+        rooms = [least + part * scale for part in ROOMS] if least <= ALL_AT_ONCE * scale else []
         for room in (*rooms, float_info.max):
             few = narrow(self.batches, slack, room)
             links = [(link.first, link.second, link.table) for link in few.batches.links]

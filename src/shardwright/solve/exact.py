@@ -1,7 +1,7 @@
 """`best_plan`: the plan with the least objective, and a bound that no plan beats.
 
 A deep stack of equal layers is solved by its short one, everything else as it is; a small stack whose plan is not
-proven to be the best is solved both ways.  With a limit of memory the plan without one is tried first; if it is too
+proven to be the best is solved as both.  With a limit of memory the plan without one is tried first; if it is too
 large, multipliers on bytes are searched for (`memory.search`).
 """
 

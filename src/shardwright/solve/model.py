@@ -1,15 +1,15 @@
-"""From a graph to the numeric problem and back: which way each node goes, how inputs lie, which copies are made.
+"""From a graph to the numeric problem and back: the strategy of each node, the sharding of each input, copies.
 
-Variables are nodes (their ways), inputs (their shardings) and *hubs*.  A value that several variables want has a hub:
-the sharding of a copy of it from which all others are made.  Prices of moves are those of `routes`.
+Variables are nodes (their strategies), inputs (their shardings) and *shared copies*: a value that several variables
+want has one, a copy of it in some sharding from which all others are made.  Prices of moves are those of `routes`.
 
-Two problems are made of these variables.  In both the producer pays from what it leaves to the hub, and readers from
-the hub to what they need.
+Two problems are made of these variables.  In both the producer pays from what it leaves to the shared copy, and
+readers from there to what they need.
 
 - The **bound**: where a value is wanted in k places each pays a (k-1)-th.  No Program costs less.  Its copies of a
-  value form a tree that grows from what the producer left.  Take as hub the first copy in it that is wanted or from
-  which two others are made.  The way there costs at least the producer's price.  Every move beyond serves k-1 places
-  at most, so the ways from the hub to all places together cost at most k-1 times the moves beyond.
+  value form a tree that grows from what the producer left.  Take as shared copy the first one in it that is
+  wanted or from which two others are made.  To bring it there costs at least the producer's price.  Every move beyond
+  serves k-1 places at most, so all places together pay at most k-1 times the moves beyond.
 - The **plan**: readers pay all, and no Program with these choices has to cost more.
 
 For one and two places both say what the cheapest tree costs.  What the bound's solution says about nodes and inputs is
@@ -56,10 +56,10 @@ FINE = 60
 NEAR = 1e-8
 """A plan this near to the bound, as a part of what it costs, is as good as the best."""
 POLISH = 4_000
-"""The most ways in a graph of which single changes are tried."""
+"""The most strategies in a graph of which single changes are tried."""
 Ways = tuple[Way, ...]
 Terms = tuple[list[Ints], list[tuple[int, int, Ints]], dict[int, int]]
-"""Costs and edges, equal tables being one array, and the variables of the hubs by value."""
+"""Costs and edges, equal tables being one array, and the variables of the shared copies by value."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Assignment:
     objective: int
     """Picoseconds that show, as the lowered Program will have them."""
     lower_bound: int
-    """No choice of ways, of shardings of inputs and of copies costs less."""
+    """No choice of strategies, of shardings of inputs and of copies costs less."""
     solver: str
     timed_out: bool
     seconds: float
@@ -138,7 +138,7 @@ class Assigner:
         self._tables: dict[object, tuple[Ints, ...]] = {}
         self.ways = [self._ways(n) for n in range(len(graph.nodes))]
         self.inputs = {value: self._input_specs(value) for value in graph.inputs}
-        self._say_what_lies_how()
+        self._tell_shardings()
         self.book.more_than(sum(max(way.time for way in ways) for ways in self.ways))
         self.outputs: dict[int, list[int]] = {}
         for i, value in enumerate(graph.outputs):
@@ -147,7 +147,7 @@ class Assigner:
         """A bound's problem counts this part of compute, and no exchanges inside of ops; None: both in full."""
         self.demands = [self._demand(v) for v in range(len(graph.values))]
         self.hub_of: dict[int, int] = {}
-        """The variable of the hub of every value that has one; they come after nodes and inputs."""
+        """The variable of the shared copy of every value that has one; they come after nodes and inputs."""
         for v, demand in enumerate(self.demands):
             if demand.is_shared:
                 self.hub_of[v] = len(graph.nodes) + len(graph.inputs) + len(self.hub_of)
@@ -167,7 +167,8 @@ class Assigner:
 
     @cached_property
     def order(self) -> list[int]:
-        """All variables as they come in the program: inputs before who first reads them, hubs after who makes them.
+        """All variables as they come in the program: inputs before who first reads them, shared copies after who makes
+        them.
 
         Messages then run along the program and back, and settle in a third of the sweeps.
         """
@@ -193,10 +194,10 @@ class Assigner:
             values = (*node.inputs, *node.results)
             found = tuple(w for w in found if all(map(allows, values, (*w.operands, *w.results))))
             if not found:
-                raise PlanInfeasible(f"no way to carry out node {n} {node.op} is allowed")
+                raise PlanInfeasible(f"no strategy of node {n} {node.op} is allowed")
         fixed = [(r, self.given[value].closed()) for r, value in enumerate(node.results) if value in self.given]
         fitting = tuple(way for way in found if all(way.results[r].same_layout(spec) for r, spec in fixed))
-        # What no way leaves is made by a reshard right after.
+        # What no strategy leaves is made by a reshard right after.
         return self._same(found if not fixed or not fitting else fitting)
 
     def _same(self, ways: Ways) -> Ways:
@@ -219,11 +220,11 @@ class Assigner:
         found = {self.space.same(ShardingSpec.replicate(self.mesh, self.graph.type(value).rank)): None}
         for (_, place), ways in lists.items():
             found.update(dict.fromkeys((*way.operands, *way.results)[place] for way in ways))
-        lying = [spec for spec in found if not spec.partial and (self.allows is None or self.allows(value, spec))]
-        lying = [spec for spec in lying if is_placeable(spec)] if kept else lying
-        if not lying:
+        allowed = [spec for spec in found if not spec.partial and (self.allows is None or self.allows(value, spec))]
+        allowed = [spec for spec in allowed if is_placeable(spec)] if kept else allowed
+        if not allowed:
             raise PlanInfeasible(f"no sharding of the input {self.graph.values[value].name!r} is allowed")
-        made = tuple(lying) if self.offer is None else self.offer(value, tuple(lying))
+        made = tuple(allowed) if self.offer is None else self.offer(value, tuple(allowed))
         if free:
             self._once[key] = made
         return made
@@ -234,7 +235,7 @@ class Assigner:
         makers = (producer for v in new if (producer := self.graph.values[v].producer) is not None)
         return {(id(self.ways[n]), len(self.graph.nodes[n].inputs) + r): self.ways[n] for n, r in makers}
 
-    def _say_what_lies_how(self) -> None:
+    def _tell_shardings(self) -> None:
         """Tell the book of routes all shardings of all types."""
         graph, allow = self.graph, self.book.allow
         said: set[tuple[object, ...]] = set()
@@ -257,7 +258,7 @@ class Assigner:
     # -- demands ------------------------------------------------------------------------------------------
 
     def _index(self, routes: Routes, ways: Ways, t: int, count: int) -> Ints:
-        """Where a tensor lies for each way, as one array for all that are equal."""
+        """The sharding of a tensor under each strategy, as one array for all that are equal."""
         key = ("index", id(routes), id(ways), t)
         found: Ints | None = self._once.get(key)
         if found is None:
@@ -274,7 +275,7 @@ class Assigner:
         routes = self.book.routes(tensor.type, self.roles[value])
         settle: Ints | None = None
         if tensor.producer is None:
-            decider, made = self.place[value], self._lying(routes, value)
+            decider, made = self.place[value], self._input_index(routes, value)
         else:
             decider, result = tensor.producer
             ways, count = self.ways[decider], len(graph.nodes[decider].inputs)
@@ -291,7 +292,7 @@ class Assigner:
         asked = True
         for free, i in enumerate(self.outputs.get(value, ())):
             if i in self.updates:
-                index = self._lying(routes, self.updates[i])
+                index = self._input_index(routes, self.updates[i])
                 wanted.setdefault(self.place[self.updates[i]], {})[id(index)] = index
             elif i in self.out_specs:
                 index = self._array(routes.index([self.out_specs[i].closed()]))
@@ -302,22 +303,23 @@ class Assigner:
         groups = tuple(Group(at, tuple(places.values())) for at, places in wanted.items())
         return Demand(routes, decider, made, still, groups, self.stays, settle)
 
-    def _lying(self, routes: Routes, value: int) -> Ints:
-        key = ("lies", id(routes), id(self.inputs[value]))
+    def _input_index(self, routes: Routes, value: int) -> Ints:
+        key = ("made", id(routes), id(self.inputs[value]))
         found: Ints | None = self._once.get(key)
         if found is None:
             found = self._once[key] = self._array(routes.index(self.inputs[value]))
         return found
 
     def leaves(self, value: int) -> tuple[ShardingSpec, ...]:
-        """How a value lies once it is made, for each choice of what decides it."""
+        """The sharding in which a value is made, for each choice of what decides it."""
         demand = self.demands[value]
         return tuple(demand.routes.specs[at] for at in demand.made.tolist())
 
     # -- the numeric problems -----------------------------------------------------------------------------
 
     def terms(self, bound: bool, extra: Extra | None = None) -> Terms:
-        """The problem of the plan, or of the ``bound``; with ``extra`` costs of values where they lie and of hubs."""
+        """The problem of the plan, or of the ``bound``; with ``extra`` costs of values where they are made and of
+        shared copies."""
         fine = FINE if bound else 1
         costs: list[Ints] = []
         for ways in self.ways:
@@ -332,9 +334,9 @@ class Assigner:
             in_time(self.until)
             if demand.settle is not None:
                 costs[demand.decider] = costs[demand.decider] + demand.settle * fine
-            lying, kept = (None, None) if extra is None else extra.value(v)
-            if lying is not None:
-                costs[demand.decider] = self._sum(costs[demand.decider], lying)
+            allowed, kept = (None, None) if extra is None else extra.value(v)
+            if allowed is not None:
+                costs[demand.decider] = self._sum(costs[demand.decider], allowed)
             if not demand.count:
                 continue
             alike = (demand.signature, bound)

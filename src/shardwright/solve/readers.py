@@ -1,4 +1,4 @@
-"""`Demand`: for one value, how it may lie once it is made, and in which shardings it is then wanted by whom.
+"""`Demand`: for one value, the shardings in which it may be made, and those in which it is then wanted by whom.
 
 Shardings are places in the value's `Routes`.  Equal lists are one array, so what is worked out for one value serves all
 that are alike.
@@ -33,16 +33,16 @@ class Demand:
 
     routes: Routes
     decider: int
-    """The variable that decides how the value lies."""
+    """The variable that decides the sharding in which the value is made."""
     made: Ints
-    """Where it lies for each choice of the decider."""
+    """The place of that sharding, for each choice of the decider."""
     open: bool
     """Whether it is an output that nobody asked for in a sharding, and may be pending: then it is finished somehow."""
     groups: tuple[Group, ...]
     stays: bool = False
     """Whether such an output is delivered as it is cut; else wherever it is cheapest."""
     settle: Ints | None = None
-    """What it costs to bring each way's result where the user wants it at once; then it lies there."""
+    """What it costs to bring each strategy's result where the user wants it at once; then it is there."""
 
     @property
     def signature(self) -> object:
@@ -104,9 +104,9 @@ class Demand:
         return np.asarray(np.maximum.reduce(pairs), np.int64)
 
     def tables(self, fine: int, above: bool) -> tuple[Ints, ...]:
-        """From what is left to the only reader, or to the hub; then from the hub to each reader.
+        """From what is left to the only reader, or to the shared copy; then from there to each reader.
 
-        In parts of a picosecond, ``fine`` to one.  ``above`` lets each reader pay its whole way from the hub, which no
+        In parts of a picosecond, ``fine`` to one.  ``above`` lets each reader pay all from the shared copy, which no
         tree exceeds; else a (k-1)-th of it, of k places.
         """
         prices = self.routes.least * fine
@@ -145,13 +145,13 @@ class Extra(Protocol):
     """Costs beside time."""
 
     def value(self, value: int) -> tuple[Ints | None, Ints | None]:
-        """What a value costs where it lies, by choice of its decider, and what its hub costs."""
+        """What a value costs as it is made, by choice of its decider, and what its shared copy costs."""
 
     def hub(self, value: int) -> Ints | None:
-        """What a hub costs by choice of the decider, as a table."""
+        """What a shared copy costs by choice of the decider, as a table."""
 
     def edge(self, value: int, group: Group) -> Ints | None:
-        """What a reader costs by what it wants, for each hub, or where there is none by choice of the decider."""
+        """What a reader costs by what it wants, for each shared copy; where there is none, by choice of the decider."""
 
     def links(self) -> Iterable[tuple[int, int, Ints]]:
         """What two variables cost together, beside that."""

@@ -1,8 +1,8 @@
-"""`Routes`: the cheapest ways between all shardings that a tensor may have, and from one of them to several.
+"""`Routes`: the cheapest paths between all shardings that a tensor may have, and from one of them to several.
 
-A way is made of single steps (`spec.resharding.single_steps`), each priced as it will show in the objective; ways are
-their closure, so the triangle inequality holds.  Copies of a value form a tree that grows from what its producer left;
-`Routes.tree` finds the cheapest one for given readers, and lowering makes copies along it.
+A path is made of single steps (`spec.resharding.single_steps`), each priced as it will show in the objective; paths are
+their closure (all-pairs shortest paths), so the triangle inequality holds.  Copies of a value form a tree that grows
+from what its producer left; `Routes.tree` finds the cheapest one for given readers, and lowering makes copies along it.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from ..spec.resharding.steps import Step
 from ..spec.sharding import ShardingSpec
 
 Bools = npt.NDArray[np.bool_]
-TOO_DEAR, DEAREST = 10**15, 10**16
-"""Picoseconds of a move that is not allowed: more than any plan, and little enough to add up; plans of more than 500 s
-need more, and those of more than 5,000 s cannot have it."""
+REFUSED, REFUSED_MOST = 10**15, 10**16
+"""Picoseconds of a move that is not allowed: more than any plan takes, and little enough to add up; plans of more than
+500 s need more, and those of more than 5,000 s cannot have it."""
 STEPS = 64
 """Of routes that cost the same the one with fewest steps is taken: prices are counted in so many parts, a step one."""
-FAR = 1 << 60
-MANY = 256
+UNREACHABLE = 1 << 60
+BY_ROWS_FROM = 256
 """From so many shardings on, going by single steps is faster than by middles."""
-EXACT = 6
+EXACT_READERS = 6
 """Up to so many different readers the cheapest tree is found; beyond, a cheap one."""
 
 Tree = dict[int, int]
@@ -55,7 +55,7 @@ class Routes:
     _trees: dict[tuple[int, tuple[int, ...]], tuple[int, Tree]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.closed = closed = _by_rows(self.step) if len(self.step) > MANY else _by_middles(self.step)
+        self.closed = closed = _by_rows(self.step) if len(self.step) > BY_ROWS_FROM else _by_middles(self.step)
         self.least: Ints = closed // STEPS
         """Picoseconds that show, from row to column."""
 
@@ -82,11 +82,11 @@ class Routes:
         return np.array([at[spec] for spec in specs], np.int64)
 
     def path(self, source: int, target: int) -> list[int]:
-        """The places after each step of the cheapest way."""
+        """The places after each step of the cheapest path."""
         found = []
         while source != target:
             onward = self.step[source] + self.closed[:, target]
-            onward[source] = FAR
+            onward[source] = UNREACHABLE
             source = int(onward.argmin())
             found.append(source)
         return found
@@ -107,7 +107,7 @@ class Routes:
         found = self._trees.get((source, ends))
         if found is None:
             made: Tree = {}
-            for part in _lots(ends):
+            for part in _batches(ends):
                 self._grow(source, part, made)
             steps = sum(int(self.step[start, end]) // STEPS for end, start in made.items())
             found = self._trees[source, ends] = steps, made
@@ -132,7 +132,7 @@ class Routes:
             joined = np.stack([under[part] + under[group ^ part] for part in parts])
             split[group] = np.array(parts)[joined.argmin(0)]
             under[group] = joined.min(0) if group == (1 << count) - 1 else _closed_by(closed, joined.min(0))
-            # `split` is at the joint itself; the way there is found when the tree is laid.
+            # `split` is at the joint itself; the path there is found when the tree is laid.
             under[-group] = joined.min(0)
 
         def lay(root: int, group: int) -> None:
@@ -154,7 +154,7 @@ class Routes:
 
 
 def _by_middles(step: Ints) -> Ints:
-    """The cheapest ways of any number of steps: Floyd and Warshall."""
+    """The cheapest paths of any number of steps: Floyd and Warshall."""
     closed = step.copy()
     np.fill_diagonal(closed, 0)
     for middle in range(len(closed)):
@@ -168,7 +168,7 @@ def _by_rows(step: Ints) -> Ints:
     np.fill_diagonal(closed, 0)
     rows = []
     for i, row in enumerate(step):
-        ends = np.flatnonzero(row < FAR)
+        ends = np.flatnonzero(row < UNREACHABLE)
         ends = ends[ends != i]
         if ends.size:
             rows.append((closed[i], ends, row[ends][:, None]))
@@ -187,8 +187,8 @@ def _closed_by(closed: Ints, joint: Ints) -> Ints:
     return found
 
 
-def _lots(ends: Sequence[int]) -> list[Sequence[int]]:
-    return [ends[i : i + EXACT] for i in range(0, len(ends), EXACT)]
+def _batches(ends: Sequence[int]) -> list[Sequence[int]]:
+    return [ends[i : i + EXACT_READERS] for i in range(0, len(ends), EXACT_READERS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ class RouteBook:
     hardware: Hardware
     most_gathered: int | None = None
     """The most bytes that one all_gather may leave on a device; what leaves more costs ``refusal``."""
-    refusal: int = TOO_DEAR
+    refusal: int = REFUSED
     """More than any plan takes."""
     price: Price = shown_cost
     """Of a collective: kind, axes, bytes sent, role, machine."""
@@ -244,7 +244,7 @@ class RouteBook:
 
     def more_than(self, plan: int) -> None:
         """Say what the slowest plan takes, before the first question is asked."""
-        self.refusal = min(max(TOO_DEAR, 2 * plan), DEAREST)
+        self.refusal = min(max(REFUSED, 2 * plan), REFUSED_MOST)
 
     def check_gathers(self, objective: int) -> None:
         """Refuse a plan whose time says that it gathers more than it may."""
@@ -252,7 +252,7 @@ class RouteBook:
             raise PlanInfeasible("every plan gathers more at once than is allowed")
 
     def allow(self, type: TensorType, specs: Iterable[ShardingSpec]) -> None:
-        """Tensors of this type may lie so.  All is said before the first question is asked about a type."""
+        """Tensors of this type may have these shardings.  All is said before the first question about a type."""
         words = self._words.setdefault(type, {})
         for spec in specs:
             words[spec] = None
@@ -274,7 +274,7 @@ class RouteBook:
         if hops is None:
             try:
                 hops = self._hops[key] = Hops(self.mesh, tuple(given))
-            except ValueError:  # an axis cut in ways that exclude each other
+            except ValueError:  # an axis cut into parts that exclude each other
                 return self._searched(type, role, tuple(given))
         bytes = prod(type.shape) * type.item_bytes
         prices = []
@@ -283,7 +283,7 @@ class RouteBook:
             if self.most_gathered is not None and step.kind == "all_gather":
                 time += self.refusal * (bytes // step.shards * axes_size(step.axes) > self.most_gathered)
             prices.append(time * STEPS + 1)
-        matrix = np.full((len(hops.specs), len(hops.specs)), FAR, np.int64)
+        matrix = np.full((len(hops.specs), len(hops.specs)), UNREACHABLE, np.int64)
         if len(hops.steps):
             start, end, kind = hops.steps.T
             np.minimum.at(matrix, (start, end), np.array(prices, np.int64)[kind])
@@ -295,7 +295,7 @@ class RouteBook:
         searched = self._searches.get(key)
         if searched is None:
             searched = self._searches[key] = Searched.of(type, specs)
-        matrix = np.full((len(searched.specs), len(searched.specs)), FAR, np.int64)
+        matrix = np.full((len(searched.specs), len(searched.specs)), UNREACHABLE, np.int64)
         for (i, j), steps in searched.steps.items():
             matrix[i, j] = self._price(role, steps) * STEPS + 1
         return Routes(searched.specs, searched.at, matrix)

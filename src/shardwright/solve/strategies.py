@@ -1,13 +1,13 @@
-"""`Space`: for every node the ways to split it over all mesh axes together, and what each takes.
+"""`Space`: for every node its strategies, how it may be split over all mesh axes together, and what each takes.
 
 For each mesh axis a node leaves it alone, gives it to one of its factors, or lets a pending reduction over it through:
-a sum, or another kind where an op before may have left it.  A way is one such choice for every axis.  An axis that is
-longer than a factor may fill it and go on in the factor that follows it (8 heads in groups of 4 on an axis of 16).
-Ways are made once for equal calls, so depth costs nothing.
+a sum, or another kind where an op before may have left it.  A strategy is one such choice for every axis.  An axis that
+is longer than a factor may fill it and go on in the factor that follows it (8 heads in groups of 4 on an axis of 16).
+Strategies are made once for equal calls, so depth costs nothing.
 
 Their number grows with every axis by a factor.  Where some node would have more than `MOST`, axes that are next to each
-other are *joined*, small and outer ones first, which mostly cut the batch: they go the same way.  Nothing is then known
-of plans in which they do not.
+other are *joined*, small and outer ones first, which mostly cut the batch: they split the same factor.  Nothing is then
+known of plans in which they do not.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Option = tuple[tuple[tuple[int, AxisRef], ...], int]
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to carry out a node: what it needs, what it leaves, what it takes."""
+    """One strategy of a node: what it needs, what it leaves, what it takes."""
 
     axes: tuple[Axes, ...]
     operands: tuple[ShardingSpec, ...]
@@ -70,7 +70,7 @@ class Way:
 
 @dataclass
 class Space:
-    """All ways of all nodes of a graph on a mesh."""
+    """All strategies of all nodes of a graph on a mesh."""
 
     graph: Graph
     mesh: DeviceMesh
@@ -112,7 +112,8 @@ class Space:
 
     @cached_property
     def groups(self) -> tuple[Axes, ...]:
-        """Mesh axes by those that go the same way: each for itself, unless that gives some node too many strategies."""
+        """Mesh axes by those that split the same factor: each for itself, unless that gives some node too many
+        strategies."""
         groups: list[Axes] = [(axis,) for axis in self.mesh.axes]
         calls: dict[object, _Call] = {}
         for node in self.graph.nodes if len(groups) > 1 else ():
@@ -198,11 +199,11 @@ class _Split(NamedTuple):
     carried: tuple[tuple[AxisRef, int], ...]
     """Axes of pending reductions, with what is let through."""
     keys: tuple[int, ...]
-    """Of each tensor a number: with equal ones it lies alike."""
+    """Of each tensor a number: with equal ones it is sharded alike."""
 
 
 class _Call:
-    """One call of an op: its ways, with everything that several of them share worked out once."""
+    """One call of an op: its strategies, with everything that several of them share worked out once."""
 
     def __init__(
         self, space: Space, node: Node, rule: OpShardingRule, types: Sequence[TensorType], kinds: Sequence[Kinds]
@@ -244,7 +245,7 @@ class _Call:
         return list(best.values())
 
     def splits(self, groups: Sequence[Axes]) -> list[_Split]:
-        """What the axes may do, given to factors in this order; those of a group go the same way."""
+        """What the axes may do, given to factors in this order; those of a group split the same one."""
         # Axis by axis: what the first axes do is worked out once for all that the later ones may do.
         splits = [_Split(((),) * len(self.rule.factors), self.rule.sizes, (), (0,) * len(self.rule.tensors))]
         for group in groups:
@@ -327,7 +328,7 @@ class _Call:
         return Way(axes, operands, results, time)
 
     def spec(self, t: int, key: int, split: _Split) -> tuple[ShardingSpec, int]:
-        """How a tensor lies, and its bytes."""
+        """The sharding of a tensor, and its bytes."""
         pairs = [(axis, kind) for f, kind in self.pending[t] for axis in split.axes[f]]
         pairs += [(axis, self.rows[row][t]) for axis, row in split.carried if self.rows[row][t]]
         cuts = _cuts(self.rule, self.rule.tensors[t], split.axes)

@@ -1,4 +1,4 @@
-"""Inputs that lie in less memory at the same price.
+"""Inputs held in less memory at the same price.
 
 Cutting what is whole is free, so a solver that looks at time alone may as well leave an input whole.  Here every input
 gets the sharding with the fewest bytes among those that cost no more, copies made anew around it.

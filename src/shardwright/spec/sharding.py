@@ -1,4 +1,4 @@
-"""`ShardingSpec`: how one tensor lies on a mesh.
+"""`ShardingSpec`: how one tensor is sharded over a mesh.
 
 Each dim has the mesh axes that cut it, major to minor.  An *open* dim may be cut further by propagation, a
 closed one is the user's word.  *Partial* axes hold values that still have to be combined; *replicated* axes

@@ -210,7 +210,7 @@ def test_gradients_do_not_pile_up() -> None:
     assert 1 <= most_under_way(program, "reduce_scatter") <= 3
 
 
-@pytest.mark.parametrize(("way", "step"), [("_far", (1024, 16, "zero3")), ("_grown", (512, 16, "zero1"))])
+@pytest.mark.parametrize(("way", "step"), [("_further", (1024, 16, "zero3")), ("_grown", (512, 16, "zero1"))])
 def test_other_ways_to_order_where_something_shows(
     way: str, step: tuple[int, int, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,8 +11,8 @@ from shardwright import DeviceMesh, Graph
 from shardwright.cost import H100, program_cost, program_memory
 from shardwright.lower import lower
 from shardwright.solve import Problem
+from shardwright.solve.simple.evaluation import Evaluator, Plan
 from shardwright.solve.simple.strategies import strategies
-from shardwright.solve.simple.trial import Plan, Trial
 
 MESH = DeviceMesh("dp=2, tp=4")
 Build = Callable[..., Graph]
@@ -33,9 +33,9 @@ def test_a_plan_costs_and_holds_what_the_program_does(
     build = request.getfixturevalue(which)
     graph = build(64, 256, 512)
     problem = Problem.parse(graph, MESH, given)
-    trial = Trial(problem, None)
+    evaluator = Evaluator(problem, None)
     for plan in plans(problem, 12):
-        tried = trial(plan)
+        tried = evaluator(plan)
         program = lower(tried.complete)
         cost = program_cost(program, H100)
         assert (tried.parts.compute, tried.parts.communication) == (cost.compute, cost.communication)
@@ -53,11 +53,11 @@ def test_a_result_that_is_pinned_leaves_only_its_home(home: str) -> None:
       return %b
     }""")
     problem = Problem.parse(graph, MESH, {"h": home})
-    trial = Trial(problem, None)
+    evaluator = Evaluator(problem, None)
     for plan in plans(problem, 40):
-        program = lower(trial(plan).complete)
-        assert trial(plan).cost == program_cost(program, H100).total
-        assert trial(plan).peak == program_memory(program)
+        program = lower(evaluator(plan).complete)
+        assert evaluator(plan).cost == program_cost(program, H100).total
+        assert evaluator(plan).peak == program_memory(program)
 
 
 def test_uneven_and_unknown_ops_too() -> None:
@@ -69,7 +69,7 @@ def test_uneven_and_unknown_ops_too() -> None:
     }""")
     problem = Problem.parse(graph, MESH)
     for plan in plans(problem, 16):
-        tried = Trial(problem, None)(plan)
+        tried = Evaluator(problem, None)(plan)
         program = lower(tried.complete)
         assert tried.cost == program_cost(program, H100).total
         assert tried.peak == program_memory(program)
@@ -78,7 +78,7 @@ def test_uneven_and_unknown_ops_too() -> None:
 def test_forced_strategies_are_carried_out(transformer_block: Build) -> None:
     problem = Problem.parse(transformer_block(), MESH)
     for plan in plans(problem, 8):
-        decisions = Trial(problem, None)(plan).complete.decisions
+        decisions = Evaluator(problem, None)(plan).complete.decisions
         assert {n: decisions[n].axes for n in plan} == {n: strategy.axes for n, strategy in plan.items()}
 
 
@@ -90,33 +90,33 @@ def test_a_plan_is_tried_once(mlp: Build) -> None:
         asked.append(1)
         return 7
 
-    trial = Trial(problem, price)
+    evaluator = Evaluator(problem, price)
     (plan,) = plans(problem, 1)
-    assert trial(plan) is trial(dict(plan))
-    assert trial(plan).cost == 7
+    assert evaluator(plan) is evaluator(dict(plan))
+    assert evaluator(plan).cost == 7
     assert len(asked) == 1
-    assert trial.forced(plan) == {}
+    assert evaluator.forced(plan) == {}
 
 
 def test_what_a_seed_wants_is_known_to_the_ops_before_it(diamond: Build) -> None:
     """branch2 goes through a transpose into the second product: what that needs is turned back."""
     graph = diamond()
     problem = Problem.parse(graph, MESH)
-    trial = Trial(problem, None)
+    evaluator = Evaluator(problem, None)
     first = strategies(problem, 0)[0]
     for strategy in strategies(problem, 4):
-        wants = {graph.values[value].name: spec for value, spec in trial.wants({0: first, 4: strategy}).items()}
+        wants = {graph.values[value].name: spec for value, spec in evaluator.wants({0: first, 4: strategy}).items()}
         assert set(wants) == {"branch1", "branch2", "turned"}
         assert wants["branch1"] == strategy.operands[0]
         assert wants["turned"] == strategy.operands[1]
         assert wants["branch2"].dims == wants["turned"].dims[::-1]
-    assert trial.wants({}) == {}
+    assert evaluator.wants({}) == {}
 
 
 def test_nothing_is_cut_for_free_and_gathered_again(diamond: Build) -> None:
     problem = Problem.parse(diamond(), "d=8")
     replicated = {n: strategies(problem, n)[0] for n in problem.strategic}
-    assert Trial(problem, None)(replicated).parts.communication == 0
+    assert Evaluator(problem, None)(replicated).parts.communication == 0
 
 
 def test_a_shared_reshard_is_paid_for_once() -> None:
@@ -134,7 +134,7 @@ def test_a_shared_reshard_is_paid_for_once() -> None:
     for graph in (one, two):
         problem = Problem.parse(graph, "d=8")
         by_k = next(s for s in strategies(problem, 0) if "Split K" in s.text)
-        tried = Trial(problem, None)({0: by_k})
+        tried = Evaluator(problem, None)({0: by_k})
         program = lower(tried.complete)
         assert len(program.collectives) == 1
         assert tried.cost == program_cost(program, H100).total

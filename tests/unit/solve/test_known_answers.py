@@ -15,9 +15,9 @@ from shardwright.lower import lower
 from shardwright.propagation import rule_of
 from shardwright.propagation.complete import complete
 from shardwright.solve import Problem, Solution, solve
+from shardwright.solve.simple.evaluation import Evaluator
 from shardwright.solve.simple.solver import uniform
 from shardwright.solve.simple.strategies import strategies
-from shardwright.solve.simple.trial import Trial
 
 MESH = DeviceMesh("dp=2, tp=4")
 Build = Callable[..., Graph]
@@ -150,10 +150,10 @@ def test_doing_the_same_everywhere_is_never_better(
     """Not splitting anything among it: where the program is small, that is hard to beat."""
     graph = request.getfixturevalue(which)(*sizes)
     problem = Problem.parse(graph, mesh)
-    trial = Trial(problem, None)
+    evaluator = Evaluator(problem, None)
     plans = uniform({n: strategies(problem, n) for n in problem.strategic})
     assert "Replicated" in {plan[0].text for plan in plans}
-    assert solve(graph, mesh).cost <= min(trial(plan).cost for plan in plans)
+    assert solve(graph, mesh).cost <= min(evaluator(plan).cost for plan in plans)
 
 
 CASES = [
@@ -173,6 +173,6 @@ def test_no_other_choice_of_strategies_is_better(
     problem = Problem.parse(graph, MESH)
     offered = [strategies(problem, n) for n in problem.strategic]
     assert prod(map(len, offered)) == 256
-    trial = Trial(problem, None)
-    best = min(trial(dict(zip(problem.strategic, plan))).cost for plan in product(*offered))
+    evaluator = Evaluator(problem, None)
+    best = min(evaluator(dict(zip(problem.strategic, plan))).cost for plan in product(*offered))
     assert solve(graph, MESH).cost == best

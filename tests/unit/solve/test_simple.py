@@ -15,7 +15,7 @@ from shardwright.lower import lower
 from shardwright.propagation import rule_of, run_hierarchical_propagation_pass
 from shardwright.propagation.complete import complete
 from shardwright.solve import PlanInfeasible, SimpleSolver, Solution, solve
-from shardwright.solve.simple import solver as simple_module
+from shardwright.solve.simple import evaluation
 
 MESH = DeviceMesh("dp=2, tp=4")
 Build = Callable[..., Graph]
@@ -305,7 +305,7 @@ def test_without_debug_nothing_is_printed(matmul: Build, capsys: pytest.CaptureF
 
 
 def test_no_convergence_is_a_warning(matmul: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simple_module, "MOST_ITERATIONS", 1)
+    monkeypatch.setattr(evaluation, "MOST_ITERATIONS", 1)
     log = solve(matmul(4096, 64, 64), MESH).log
     assert log[-1] == "[Solver] WARNING: Did not converge after 1 iterations"
 

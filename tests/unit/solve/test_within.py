@@ -19,7 +19,7 @@ from shardwright.propagation.complete import Complete
 from shardwright.solve.exact import best_plan
 from shardwright.solve.memory.mixed import mix, parts, taking
 from shardwright.solve.memory.multipliers import SCALE
-from shardwright.solve.memory.one_copy import Flat, Frame, flat_of
+from shardwright.solve.memory.one_copy import Frame, OneCopyPlan, one_copy_of
 from shardwright.solve.memory.search import Within
 from shardwright.solve.model import Assigner
 from shardwright.spec.sharding import ShardingSpec
@@ -47,7 +47,7 @@ def test_what_a_plan_costs_and_holds(mesh: str) -> None:
         work.steps = [int(work.at(0, None).held.argmax())]
         for price in (0, 1 << 10, 1 << 16, 1 << 22):
             found = work.at(price, None)
-            program = lower(found.flat.decode(assigner.mesh))
+            program = lower(found.one_copy.decode(assigner.mesh))
             check_structure(program)
             assert program_cost(program, H100, assigner.graph).objective == found.cost, (mesh, seed, price)
             assert int(found.held.max()) <= program_memory(program, RESIDENT), (mesh, seed, price)
@@ -58,7 +58,7 @@ def test_the_count_is_exact_where_nothing_passes() -> None:
     assigner = Assigner(stack(3, 1536, 6144), DeviceMesh("d=4"), H100)
     frame = frame_of(assigner)
     best = Within(assigner, frame, 1 << 40, measure).at(0, None)
-    assert int(best.held.max()) == measure(best.flat.decode(assigner.mesh))
+    assert int(best.held.max()) == measure(best.one_copy.decode(assigner.mesh))
     assert best.cost == assigner.solve().objective
 
 
@@ -76,18 +76,18 @@ class AllFlat:
             time = sum(way.time for way in ways)
             if time >= limit:
                 continue
-            for lying in product(*about.inputs.values()):
-                flat = Flat(frame, list(ways), dict(zip(about.inputs, lying)), {})
+            for input_specs in product(*about.inputs.values()):
+                one_copy = OneCopyPlan(frame, list(ways), dict(zip(about.inputs, input_specs)), {})
                 options: list[list[ShardingSpec]] = []
                 for v in shared:
-                    home = flat.home(v)
+                    home = one_copy.home(v)
                     options.append([home] if v in frame.lives.shows else list(about.demands[v].routes.specs))
                 for hubs in product(*options):
-                    flat.hubs = dict(zip(shared, hubs))
-                    if flat.cost < limit and int(flat.held().max()) <= memory:
-                        complete = flat.decode(about.mesh)
+                    one_copy.hubs = dict(zip(shared, hubs))
+                    if one_copy.cost < limit and int(one_copy.held().max()) <= memory:
+                        complete = one_copy.decode(about.mesh)
                         if measure(complete) <= memory:
-                            return flat.cost
+                            return one_copy.cost
         return None
 
 
@@ -167,18 +167,18 @@ def test_plans_are_mixed_part_by_part() -> None:
     assigner = Assigner(graph, mesh, H100.with_overlap(Overlap(25, 20, 20)))
     frame = frame_of(assigner)
     work = Within(assigner, frame, 1 << 40, measure)
-    low = work.at(0, None).flat
+    low = work.at(0, None).one_copy
     cut = ShardingSpec(mesh, ["d", None])
     for n, node in enumerate(graph.nodes):
         if node.op == "exp":
             low.ways[n] = next(way for way in assigner.ways[n] if way.operands == (cut,))
-    high = Flat(frame, low.ways, dict(low.lying), dict(low.hubs))
-    other = Flat(frame, low.ways, dict(low.lying), dict(low.hubs))
+    high = OneCopyPlan(frame, low.ways, dict(low.input_specs), dict(low.hubs))
+    other = OneCopyPlan(frame, low.ways, dict(low.input_specs), dict(low.hubs))
     whole = ShardingSpec.replicate(mesh, 2)
     for value in graph.inputs[1:]:
-        high.lying[value] = high.hubs[value] = cut
-        other.lying[value] = other.hubs[value] = whole
-    cheap, dear = sorted((high, other), key=lambda flat: flat.cost)
+        high.input_specs[value] = high.hubs[value] = cut
+        other.input_specs[value] = other.hubs[value] = whole
+    cheap, dear = sorted((high, other), key=lambda one_copy: one_copy.cost)
     found = parts(cheap, dear)
     assert len(found) == 6
     apart = [taking(cheap, dear, [part]).cost - dear.cost for part in found]
@@ -217,7 +217,7 @@ def test_what_has_a_price_is_there(seed: int) -> None:
             if value in work.frame.lives.shows:  # a view is kept as it is
                 demand = about.demands[value]
                 choice[hub] = int(demand.made[choice[demand.decider]])
-        held = flat_of(work.frame, about, choice).held()
+        held = one_copy_of(work.frame, about, choice).held()
         for step in work.candidates:
             costs, edges, _ = work._terms([step], SCALE)
             bytes = sum(int(a[i] - b[i]) for a, b, i in zip(costs, free[0], choice))

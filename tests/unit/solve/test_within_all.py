@@ -14,7 +14,7 @@ from shardwright.lower import lower
 from shardwright.plans import Asked
 from shardwright.propagation.complete import Complete
 from shardwright.solve.exact import best_plan
-from shardwright.solve.memory.one_copy import Flat, Frame
+from shardwright.solve.memory.one_copy import Frame, OneCopyPlan
 from shardwright.solve.memory.search import Within
 from shardwright.solve.model import Assigner, Assignment
 from small_graphs import random_graph
@@ -48,7 +48,7 @@ class Cheaper:
         graph = about.graph
         rules = [about.space.rules.get(n) for n in range(len(graph.nodes))]
         self.frame = Frame(graph, about.book, graph_roles(graph), rules)
-        self.flat = Flat(self.frame, [ways[0] for ways in about.ways], {}, {})
+        self.one_copy = OneCopyPlan(self.frame, [ways[0] for ways in about.ways], {}, {})
         self.measured = self.visited = 0
         self.order: list[tuple[str, int]] = []
         for n, node in enumerate(graph.nodes):
@@ -83,23 +83,31 @@ class Cheaper:
 
         Views are left out, and what has been decided later than this node.
         """
-        frame, flat = self.frame, self.flat
+        frame, one_copy = self.frame, self.one_copy
         graph, views = frame.graph, frame.lives.shows
-        node, way, total = graph.nodes[n], flat.ways[n], 0
+        node, way, total = graph.nodes[n], one_copy.ways[n], 0
         for value, spec in set(zip(node.inputs, way.operands)):
-            if value not in views and not node.views and not (value in frame.lives.stays and spec == flat.lying[value]):
+            if (
+                value not in views
+                and not node.views
+                and not (value in frame.lives.stays and spec == one_copy.input_specs[value])
+            ):
                 total += frame.bytes(spec, value)
         for value, spec in zip(node.results, way.results):
             total += 0 if value in views else frame.bytes(spec, value)
         made = [value for value, tensor in enumerate(graph.values) if tensor.producer and tensor.producer[0] < n]
-        for value in [*flat.lying, *made]:
+        for value in [*one_copy.input_specs, *made]:
             if value in frame.lives.stays:
-                total += frame.bytes(flat.lying[value], value)
+                total += frame.bytes(one_copy.input_specs[value], value)
                 continue
             readers = [reader for reader, _ in frame.readers[value]]
             later = value in frame.outputs or any(reader > n for reader in readers)
             if later and value not in views and value not in node.inputs:
-                kept = flat.hubs[value] if value in flat.hubs and any(r < n for r in readers) else flat.home(value)
+                kept = (
+                    one_copy.hubs[value]
+                    if value in one_copy.hubs and any(r < n for r in readers)
+                    else one_copy.home(value)
+                )
                 total += frame.bytes(kept, value)
         return total
 
@@ -109,23 +117,23 @@ class Cheaper:
             self.measured += 1
             if self.measured > LEAVES:
                 raise TooMany
-            complete = self.flat.decode(self.about.mesh)
+            complete = self.one_copy.decode(self.about.mesh)
             return spent if measure(complete) <= self.memory else None
-        (kind, which), flat, about = self.order[depth], self.flat, self.about
+        (kind, which), one_copy, about = self.order[depth], self.one_copy, self.about
         if kind == "hub":
             seen = which in self.frame.lives.shows
-            hubs = [flat.home(which)] if seen else about.demands[which].routes.specs
+            hubs = [one_copy.home(which)] if seen else about.demands[which].routes.specs
         for option in about.ways[which] if kind == "way" else about.inputs[which] if kind == "lies" else hubs:
             self.visited += 1
             if self.visited > VISITS:
                 raise TooMany
             if kind == "way":
-                flat.ways[which] = option
+                one_copy.ways[which] = option
             else:
-                (flat.lying if kind == "lies" else flat.hubs)[which] = option
+                (one_copy.input_specs if kind == "lies" else one_copy.hubs)[which] = option
             if kind == "way" and self.held(which) > self.memory:
                 continue
-            now = spent + (option.time if kind == "way" else 0) + sum(map(flat.spent, self.ready[depth]))
+            now = spent + (option.time if kind == "way" else 0) + sum(map(one_copy.spent, self.ready[depth]))
             if now + self.rest[depth] < self.price:
                 found = self.fits(depth + 1, now)
                 if found is not None:
@@ -142,7 +150,7 @@ def limited(seed: int, mesh: DeviceMesh) -> tuple[Graph, int] | None:
     work = Within(about, Frame(graph, about.book, graph_roles(graph), rules), 1 << 40, measure)
     most = measure(about.solve().complete)
     work.steps = [int(work.at(0, None).held.argmax())]
-    least = min(measure(work.at(1 << bits, None).flat.decode(mesh)) for bits in (17, 20, 23))
+    least = min(measure(work.at(1 << bits, None).one_copy.decode(mesh)) for bits in (17, 20, 23))
     return (graph, least + (most - least) * (1 + seed % 3) // 4) if least < most else None
 
 

@@ -175,7 +175,7 @@ def smaller_batches(fn: Any, call: Call, form: StepForm, optimizer: Any, loss: A
 
 
 class Batches:
-    """How the arrays of calls get into a program, the same way for every call of a step."""
+    """How the arrays of calls get into a program, alike for every call of a step."""
 
     def __init__(self, framework: Framework, engine: Engine, data: str, axes: tuple[str, ...], accumulate: int) -> None:
         self.framework, self.engine, self.data, self.axes = framework, engine, data, axes

@@ -249,8 +249,8 @@ class Checkpointed:
 
 def _places_of(name: str, about: Input, names: Mapping[str, tuple[str, ...]], changed: bool) -> list[Place]:
     """
-    >>> moment = Input("mlp.weight.exp_avg", OPTIMIZER, "mlp", "mlp.weight")
-    >>> _places_of(moment.name, moment, {"mlp.weight": ("net.mlp.weight",)}, True)
+    >>> average = Input("mlp.weight.exp_avg", OPTIMIZER, "mlp", "mlp.weight")
+    >>> _places_of(average.name, average, {"mlp.weight": ("net.mlp.weight",)}, True)
     [('optimizer', 'state', 'net.mlp.weight', 'exp_avg')]
     """
     if about.role in (PARAMETER, BUFFER):

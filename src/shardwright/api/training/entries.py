@@ -197,7 +197,7 @@ class Entry:
         )  # fmt: skip
 
     def _check_updates(self) -> None:
-        """What a call leaves is what the next one reads, so it has to lie in the same way."""
+        """What a call leaves is what the next one reads, so it has to be sharded alike."""
         complete = self.plan.complete
         for i, output in complete.graph.updates:
             old, new = complete.inputs[i], complete.outputs[output]

@@ -1,4 +1,4 @@
-"""What ops are made of: for the ways to split them that need communication in their midst.
+"""What ops are made of: for strategies that need communication in their midst.
 
 A softmax over a dim that is split is a pending maximum, a pending sum and elementwise ops; each of these has a rule,
 so nothing is said here of devices.  A function takes what `Signature` calls operands and attributes, and is captured

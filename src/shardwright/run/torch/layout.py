@@ -45,7 +45,7 @@ _LIKE: Mapping[str, Sequence[tuple[int, int]]] = {
     **dict.fromkeys(("core.slice", "core.to_partial", "core.constraint", "shardwright.attention"), ((0, 0),)),
     "shardwright.attention_backward": ((0, 1), (1, 2), (2, 3)),
 }
-"""Pairs (result, operand) that lie alike."""
+"""Pairs (result, operand) whose dims are in one order."""
 
 
 def orders(program: Program) -> dict[int, Order]:

@@ -2,7 +2,8 @@
 
 Fused kernels take what is a tensor in the program (betas, decay, eps) as plain numbers: those are read on the host,
 where an engine keeps options, so nobody waits for the device.  They also take memory as it comes: a parameter, its
-gradient and its state must lie alike, which is looked at for each of them; one that does not is brought into line.
+gradient and its state must have their dims in one order, which is looked at for each of them; one that does not is
+brought into line.
 
 To extend: an op of `frontends.torch.steps.updates` gets a function in `KERNELS`.
 """

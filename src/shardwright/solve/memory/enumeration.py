@@ -1,4 +1,4 @@
-"""Small graphs within memory: go through all flat plans that may be better than the best known, and so prove it.
+"""Small graphs within memory: go through all one-copy plans that may be better than the best known, and so prove it.
 
 Messages rearrange what plans cost, with the price on bytes, into a bound and terms that are at least zero: what a
 choice for some of the variables adds to the bound, every plan with it costs at least.  And what some variables hold at
@@ -54,13 +54,13 @@ class _Terms:
         messages = Messages(problem)
         for _ in range(SWEEPS):
             messages.sweep()
-        flat, edges = messages.spread()
+        one_copy, edges = messages.spread()
         tables: dict[Pair, Floats] = {}
         for edge, table in zip(problem.edges, edges):
             tables[edge.first, edge.second] = table
             tables[edge.second, edge.first] = table.T
         bound = messages.bound - worth
-        return cls(bound - 1e-6 * abs(bound), [flat[messages.of(v)] for v in range(problem.nodes)], tables)
+        return cls(bound - 1e-6 * abs(bound), [one_copy[messages.of(v)] for v in range(problem.nodes)], tables)
 
 
 def exhaust(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ...ir.wiring import connected
-from .one_copy import Flat
+from .one_copy import OneCopyPlan
 
 Thing = tuple[str, int]
 """A node or a value."""
@@ -25,7 +25,7 @@ class Part:
     values: tuple[int, ...]
 
 
-def mix(low: Flat, high: Flat, limit: int) -> Flat:
+def mix(low: OneCopyPlan, high: OneCopyPlan, limit: int) -> OneCopyPlan:
     """The plan that fits, with parts of the cheaper one."""
     base = int(high.held().max())
     batches: dict[tuple[int, ...], list[Part]] = {}
@@ -52,12 +52,12 @@ def mix(low: Flat, high: Flat, limit: int) -> Flat:
     return taking(low, high, taken)
 
 
-def parts(low: Flat, high: Flat) -> list[Part]:
+def parts(low: OneCopyPlan, high: OneCopyPlan) -> list[Part]:
     """Where two plans differ, in parts that do not touch."""
     frame, graph = high.frame, high.frame.graph
     differs: set[Thing] = {("node", n) for n, way in enumerate(high.ways) if way is not low.ways[n]}
     for v in range(len(graph.values)):
-        if high.hubs.get(v) != low.hubs.get(v) or high.lying.get(v) != low.lying.get(v):
+        if high.hubs.get(v) != low.hubs.get(v) or high.input_specs.get(v) != low.input_specs.get(v):
             differs.add(("value", v))
     things = sorted(differs)
     number = {thing: i for i, thing in enumerate(things)}
@@ -81,27 +81,29 @@ def parts(low: Flat, high: Flat) -> list[Part]:
     ]
 
 
-def taking(low: Flat, high: Flat, some: Iterable[Part]) -> Flat:
+def taking(low: OneCopyPlan, high: OneCopyPlan, some: Iterable[Part]) -> OneCopyPlan:
     """The one plan with parts of the other."""
-    ways, lying, hubs = list(high.ways), dict(high.lying), dict(high.hubs)
+    ways, input_specs, hubs = list(high.ways), dict(high.input_specs), dict(high.hubs)
     for part in some:
         for n in part.nodes:
             ways[n] = low.ways[n]
         for v in part.values:
-            if v in low.lying:
-                lying[v] = low.lying[v]
+            if v in low.input_specs:
+                input_specs[v] = low.input_specs[v]
             if v in low.hubs:
                 hubs[v] = low.hubs[v]
-    return Flat(high.frame, ways, lying, hubs)
+    return OneCopyPlan(high.frame, ways, input_specs, hubs)
 
 
 def spliced(
-    first: Flat, second: Flat, node_place: Sequence[int], value_place: Callable[[int], int], until: int
-) -> Flat:
+    first: OneCopyPlan, second: OneCopyPlan, node_place: Sequence[int], value_place: Callable[[int], int], until: int
+) -> OneCopyPlan:
     """What comes before a place as in the one plan, all else as in the other; -1 is nowhere."""
     ways = [a if 0 <= place < until else b for a, b, place in zip(first.ways, second.ways, node_place)]
-    lying = {v: first.lying[v] if 0 <= value_place(v) < until else spec for v, spec in second.lying.items()}
-    found = Flat(second.frame, ways, lying, {})
+    input_specs = {
+        v: first.input_specs[v] if 0 <= value_place(v) < until else spec for v, spec in second.input_specs.items()
+    }
+    found = OneCopyPlan(second.frame, ways, input_specs, {})
     for v, hub in second.hubs.items():
         found.hubs[v] = first.hubs[v] if v in first.hubs and 0 <= value_place(v) < until else hub
     for v in found.hubs:
@@ -110,7 +112,7 @@ def spliced(
     return found
 
 
-def _saved(low: Flat, high: Flat, part: Part) -> int:
+def _saved(low: OneCopyPlan, high: OneCopyPlan, part: Part) -> int:
     """Picoseconds that a part saves."""
     frame, graph = high.frame, high.frame.graph
     other = taking(low, high, [part])

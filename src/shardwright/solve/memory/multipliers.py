@@ -1,4 +1,4 @@
-"""What bytes cost at some steps, as costs of values, hubs and readers beside time."""
+"""What bytes cost at some steps, as costs of values, shared copies and readers beside time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...optimize.problem import Ints
 from ...spec.sharding import ShardingSpec
 from ..model import Assigner
 from ..readers import Extra, Group
-from ..routes import TOO_DEAR
+from ..routes import REFUSED
 from .one_copy import Lives
 
 SCALE = 1 << 20
@@ -87,19 +87,19 @@ class Priced(Extra):
             key = ("tied", id(made), id(rows))
             found = self.arrays.get(key)
             if found is None:
-                found = self.arrays[key] = np.where(made[:, None] == rows[None, :], 0, TOO_DEAR)
+                found = self.arrays[key] = np.where(made[:, None] == rows[None, :], 0, REFUSED)
             return found
         if was in self.lives.stays:
             return self._beside(value) if self.full else None
         count = sum(map(self.lives.of[was].turns, self.steps))
-        lying, kept = self._cost(made, count, value), self._cost(rows, count, value)
-        if lying is None or kept is None:
+        input_specs, kept = self._cost(made, count, value), self._cost(rows, count, value)
+        if input_specs is None or kept is None:
             return None
         # When it is first read the smaller of the two is there, at least.
-        key = ("turns", id(lying), id(kept))
+        key = ("turns", id(input_specs), id(kept))
         found = self.arrays.get(key)
         if found is None:
-            found = self.arrays[key] = np.minimum(lying[:, None], kept[None, :])
+            found = self.arrays[key] = np.minimum(input_specs[:, None], kept[None, :])
         return found
 
     def _beside(self, value: int) -> Ints | None:
@@ -221,7 +221,7 @@ class Priced(Extra):
         return found
 
     def links(self) -> Iterator[tuple[int, int, Ints]]:
-        """If a view of a view does not lie as it would without a copy on the way, it is there beside what it shows."""
+        """If a view of a view is not where it would be without a copy in between, it is there beside what it shows."""
         for view in self._shows:
             count = len(self._far(view))
             made = self.demands[view].made

@@ -1,10 +1,10 @@
-"""`Flat`: a plan in which every value is kept in one sharding, written down for the whole graph.
+"""`OneCopyPlan`: a plan in which every value is kept in one sharding, written down for the whole graph.
 
-A value lies as it was made until it is first read; then a copy of it, the *hub*, is made (which may be the same) and
-kept to the end of its life.  A reader that wants another sharding makes it from the hub and lets it go.  So a hub that
-is cut holds little and is gathered again and again, as ZeRO-3 does with weights; a whole one is gathered once.  A view
-is kept as it is: its hub is where it lies.  What a plan holds is then a sum over values and what reads them, which a
-solver can put a price on.
+A value has the sharding that it was made in until it is first read; then a copy of it, the *shared copy*, is made
+(which may be the same) and kept to the end of its life.  A reader that wants another sharding makes it from the shared
+copy and lets it go.  So a shared copy that is cut holds little and is gathered again and again, as ZeRO-3 does with
+weights; a whole one is gathered once.  A view is kept as it is.  What a plan holds is then a sum over values and what
+reads them, which a solver can put a price on.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ from ..strategies import Way
 
 @dataclass(frozen=True)
 class Life:
-    """When a value is there, in nodes: first as it was made, then in its hub.  Nothing where start is beyond end."""
+    """When a value is there, in nodes: first as it was made, then in its shared copy.  Nothing where start is beyond
+    end."""
 
     start: int
     read: int
-    """The first node that reads it: up to there it lies as it was made."""
+    """The first node that reads it: up to there it has the sharding that it was made in."""
     end: int
     """The last node that needs it."""
 
@@ -73,7 +74,7 @@ class Lives:
                 self.of.append(Life(producer[0], first.get(v, producer[0]), end.get(v, producer[0])))
         self.steps = last + 1
         self.stays = {v for v in graph.inputs if v not in donated}
-        """Inputs that the caller holds: they lie as they are, whatever becomes of them."""
+        """Inputs that the caller holds: they stay as they are, whatever becomes of them."""
         self.shows = {node.results[r]: node.inputs[o] for node in graph.nodes for r, o in node.views}
         """Of views, what they show: they hold nothing of their own if they read the copy that is kept of it."""
         until = [life.end for life in self.of]
@@ -86,7 +87,7 @@ class Lives:
             if known is None or until[view] > until[known]:
                 self.longest[base] = view
         self.reach: dict[int, int] = {}
-        """Of views on the longest way from what is shown: how long all before it on that way are there anyway."""
+        """Of views on the longest path from what is shown: how long all before it on that path are there anyway."""
         for view, base in self.shows.items():
             if self.longest[base] == view and (base not in self.shows or base in self.reach):
                 self.reach[view] = max(self.of[base].end, self.reach.get(base, -1))
@@ -94,7 +95,7 @@ class Lives:
 
 @dataclass
 class Frame:
-    """What a flat plan speaks of."""
+    """What a one-copy plan speaks of."""
 
     graph: Graph
     book: RouteBook
@@ -136,18 +137,18 @@ class Frame:
 
 
 @dataclass
-class Flat:
-    """A way for every node, a sharding for every input, and hubs."""
+class OneCopyPlan:
+    """A strategy for every node, a sharding for every input, and shared copies."""
 
     frame: Frame
     ways: list[Way]
-    lying: dict[int, ShardingSpec]
+    input_specs: dict[int, ShardingSpec]
     hubs: dict[int, ShardingSpec]
 
     def home(self, value: int) -> ShardingSpec:
         producer = self.frame.graph.values[value].producer
         if producer is None:
-            return self.lying[value]
+            return self.input_specs[value]
         if value in self.frame.given:
             return self.frame.given[value].closed()
         return self.ways[producer[0]].results[producer[1]]
@@ -166,7 +167,7 @@ class Flat:
         frame = self.frame
         value = frame.graph.outputs[i]
         if i in frame.updates:
-            return self.lying[frame.updates[i]]
+            return self.input_specs[frame.updates[i]]
         if i in frame.out_specs:
             return frame.out_specs[i].closed()
         kept = self.hubs.get(value, self.home(value))
@@ -294,35 +295,37 @@ class Flat:
                 sources[v] = copies
             if len(wanted) > 1:
                 kept[v] = hub
-        inputs = tuple(self.lying[value] for value in graph.inputs)
+        inputs = tuple(self.input_specs[value] for value in graph.inputs)
         return Complete(graph, mesh, inputs, tuple(decisions), outputs, (), 0, sources, kept)
 
 
-def neighbours(flat: Flat, about: Assigner) -> Iterator[Flat]:
-    """Plans that differ in one way, input or hub; hubs of views go with them."""
-    frame = flat.frame
+def neighbours(one_copy: OneCopyPlan, about: Assigner) -> Iterator[OneCopyPlan]:
+    """Plans that differ in one strategy, input or shared copy; those of views go with them."""
+    frame = one_copy.frame
 
-    def made(ways: list[Way], lying: dict[int, ShardingSpec], hubs: dict[int, ShardingSpec]) -> Flat:
-        other = Flat(frame, ways, lying, hubs)
+    def made(ways: list[Way], input_specs: dict[int, ShardingSpec], hubs: dict[int, ShardingSpec]) -> OneCopyPlan:
+        other = OneCopyPlan(frame, ways, input_specs, hubs)
         hubs.update((v, other.home(v)) for v in hubs if v in frame.lives.shows)
         return other
 
     for n, ways in enumerate(about.ways):
         for way in ways:
-            if way is not flat.ways[n]:
-                yield made([*flat.ways[:n], way, *flat.ways[n + 1 :]], flat.lying, dict(flat.hubs))
+            if way is not one_copy.ways[n]:
+                yield made(
+                    [*one_copy.ways[:n], way, *one_copy.ways[n + 1 :]], one_copy.input_specs, dict(one_copy.hubs)
+                )
     for value, specs in about.inputs.items():
         for spec in specs:
-            if spec != flat.lying[value]:
-                yield made(flat.ways, {**flat.lying, value: spec}, dict(flat.hubs))
-    for value, hub in flat.hubs.items():
+            if spec != one_copy.input_specs[value]:
+                yield made(one_copy.ways, {**one_copy.input_specs, value: spec}, dict(one_copy.hubs))
+    for value, hub in one_copy.hubs.items():
         for spec in about.demands[value].routes.specs if value not in frame.lives.shows else ():
             if spec != hub:
-                yield made(flat.ways, flat.lying, {**flat.hubs, value: spec})
+                yield made(one_copy.ways, one_copy.input_specs, {**one_copy.hubs, value: spec})
 
 
-def flat_of(frame: Frame, about: Assigner, plan: DeepPlan | Sequence[int]) -> Flat:
-    """A choice for all variables, hubs included, as a flat plan of the whole graph."""
+def one_copy_of(frame: Frame, about: Assigner, plan: DeepPlan | Sequence[int]) -> OneCopyPlan:
+    """A choice for all variables as a one-copy plan of the whole graph."""
     graph = frame.graph
     hub_of = about.hub_of
     hubs: dict[int, ShardingSpec] = {}
@@ -332,18 +335,18 @@ def flat_of(frame: Frame, about: Assigner, plan: DeepPlan | Sequence[int]) -> Fl
         for n, layer in enumerate(layers.layer):
             variable = plan.variable(n)
             ways.append(about.ways[variable][plan.choices[layer][variable]])
-        lying = {}
+        input_specs = {}
         for value in graph.inputs:
             small = plan.counterpart(value)
-            lying[value] = about.inputs[small][plan.choices[layers.value_layer(value)][about.place[small]]]
+            input_specs[value] = about.inputs[small][plan.choices[layers.value_layer(value)][about.place[small]]]
         for v in range(len(graph.values)):
             small = plan.counterpart(v)
             if small in hub_of:
                 pick = plan.choices[layers.value_layer(v)][hub_of[small]]
                 hubs[v] = about.demands[small].routes.specs[pick]
-        return Flat(frame, ways, lying, hubs)
+        return OneCopyPlan(frame, ways, input_specs, hubs)
     ways = [about.ways[n][plan[n]] for n in range(len(graph.nodes))]
-    lying = {value: about.inputs[value][plan[about.place[value]]] for value in graph.inputs}
+    input_specs = {value: about.inputs[value][plan[about.place[value]]] for value in graph.inputs}
     for v, variable in hub_of.items():
         hubs[v] = about.demands[v].routes.specs[plan[variable]]
-    return Flat(frame, ways, lying, hubs)
+    return OneCopyPlan(frame, ways, input_specs, hubs)

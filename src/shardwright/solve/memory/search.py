@@ -1,9 +1,10 @@
 """Plans that fit in memory: bytes at the steps that bind get a price, and the price is searched for.
 
-Plans are flat (`one_copy`): every value is kept in one sharding.  With a price on a byte at some steps the numeric
-problem is as before, with more costs of values and hubs; its optimum, less what the limit is worth, is below every plan
-that fits.  A low price gives a plan that is too large, a high one a plan that fits; where the lines of the two cross is
-the next price to try, until nothing new comes out.  What lies between the two is then mixed (`mixed`).
+Plans keep one copy of every value (`one_copy`): every value is kept in one sharding.  With a price on a byte at some
+steps the numeric problem is as before, with more costs of values and shared copies; its optimum, less what the limit is
+worth, is below every plan that fits.  A low price gives a plan that is too large, a high one a plan that fits; where
+the lines of the two cross is the next price to try, until nothing new comes out.  What is between the two is then mixed
+(`mixed`).
 
 The count of bytes leaves out what is there only while copies are made, and buffers.  So the plan is lowered, measured,
 and if it is too large after all, the search goes on with less.
@@ -31,11 +32,11 @@ from ..model import Assigner, Assignment, Terms
 from ..price import price
 from ..repeated.deep import Deep, DeepChoice, Inner
 from ..repeated.stack import DeepPlan, Stack
-from ..routes import TOO_DEAR
+from ..routes import REFUSED
 from .enumeration import Room, TooMany, exhaust
 from .mixed import mix, spliced
 from .multipliers import SCALE, Priced
-from .one_copy import Flat, Frame, flat_of, neighbours
+from .one_copy import Frame, OneCopyPlan, neighbours, one_copy_of
 
 MOST_PRICES = 14
 """So many prices are tried at most."""
@@ -49,11 +50,11 @@ EXCESS_SHIFT = 10
 """A step at which 1/1024 more is held than where the price stands is no better one."""
 NOT_FOUND = "no plan was found that fits in memory"
 MOST_STRATEGIES_IMPROVED = 300
-"""The most ways in a graph of which single changes are tried."""
+"""The most strategies in a graph of which single changes are tried."""
 MOST_PRICE_BITS = 12
 """By so many bits prices may rise and fall where no plan fits after all."""
 MOST_CUTS = 12
-"""So many places are tried at which one plan gives way to another."""
+"""So many places are tried at which one plan goes over into another."""
 PLANS_MIXED = 2
 """So many plans that fit are mixed with so many that do not."""
 GAP_WORTH_MORE_PRICES = 0.01
@@ -71,7 +72,7 @@ class Tried:
     """What a price gave."""
 
     price: int
-    flat: Flat
+    one_copy: OneCopyPlan
     cost: int
     held: Ints
     """Bytes by step."""
@@ -132,19 +133,19 @@ class Within:
                     raise _Irregular
                 plan = found[1]
                 self._raise(found[0].lower_bound, price)
-            flat = flat_of(self.frame, self.about, plan)
-            self.known[key] = Tried(price, flat, flat.cost, flat.held())
+            one_copy = one_copy_of(self.frame, self.about, plan)
+            self.known[key] = Tried(price, one_copy, one_copy.cost, one_copy.held())
             self.tried.append(self.known[key])
         return self.known[key]
 
     def _free(self, seconds: float | None) -> Tried:
         """The best plan where bytes cost nothing; a stack's is known, and if it is too large that is all one asks."""
         if self.stack is not None and self.stack.best is not None:
-            flat = flat_of(self.frame, self.about, DeepPlan(self.stack, self.stack.best))
-            flat.hubs.update((v, flat.home(v)) for v in flat.hubs if v in self.frame.lives.shows)
-            held = flat.held()
+            one_copy = one_copy_of(self.frame, self.about, DeepPlan(self.stack, self.stack.best))
+            one_copy.hubs.update((v, one_copy.home(v)) for v in one_copy.hubs if v in self.frame.lives.shows)
+            held = one_copy.held()
             if int(held.max()) > self.limit:
-                self.tried.append(Tried(0, flat, flat.cost, held))
+                self.tried.append(Tried(0, one_copy, one_copy.cost, held))
                 return self.tried[-1]
         return self.at(0, seconds)
 
@@ -186,26 +187,26 @@ class Within:
         free = self._free(_left(until))
         limit, late = self.limit, False
         high: Tried | None = None
-        found: Flat | None = None
+        found: OneCopyPlan | None = None
         for _ in range(MOST_ROUNDS):
             try:
-                flat, high, late = self._fitting(free, limit, high, until)
+                one_copy, high, late = self._fitting(free, limit, high, until)
             except PlanInfeasible:
                 if limit == self.limit and self.bound > INFEASIBLE_AT * free.cost:
                     raise  # no plan holds so little; with less than the limit it proves nothing
                 break
-            over = self._held(flat) - self.limit
+            over = self._held(one_copy) - self.limit
             if over <= 0:
-                found = flat
+                found = one_copy
                 break
-            limit = min(limit - over * 17 // 16, int(flat.held().max()) - 1)  # another plan, at least
+            limit = min(limit - over * 17 // 16, int(one_copy.held().max()) - 1)  # another plan, at least
             if limit <= 0 or (until is not None and monotonic() > until):
                 break
         small = self.stack is None and sum(map(len, self.about.ways)) <= MOST_STRATEGIES_IMPROVED
         if found is None:
             found = self._any() or self._by_ladder(free, 1 if small else 3, until)
         if found is None and small:
-            found = self._exhausted(None, TOO_DEAR, until)
+            found = self._exhausted(None, REFUSED, until)
         if found is None and self.settled:
             raise PlanInfeasible("no plan fits: all were gone through", help="allow more memory, or take a larger mesh")
         if found is None:
@@ -217,23 +218,23 @@ class Within:
         complete = found.decode(self.about.mesh)
         return complete, price(complete, self.about.hardware, graph_roles(self.frame.graph)).objective, late
 
-    def _exhausted(self, known: Flat | None, below: int, until: float | None) -> Flat | None:
+    def _exhausted(self, known: OneCopyPlan | None, below: int, until: float | None) -> OneCopyPlan | None:
         """A small graph's best plan, and the bound raised to it, if going through all that may be better ends."""
         rate, steps = self.best
         found, judged = known, 0
 
         def judge(choice: Sequence[int]) -> int | None:
             nonlocal found, judged
-            flat = flat_of(self.frame, self.about, choice)
-            cost = flat.cost
-            if cost >= (below if found is None else found.cost) or int(flat.held().max()) > self.limit:
+            one_copy = one_copy_of(self.frame, self.about, choice)
+            cost = one_copy.cost
+            if cost >= (below if found is None else found.cost) or int(one_copy.held().max()) > self.limit:
                 return None
             judged += 1
             if judged > MOST_PLANS_MEASURED:
                 raise TooMany
-            if self._held(flat) > self.limit:
+            if self._held(one_copy) > self.limit:
                 return None
-            found = flat
+            found = one_copy
             return cost
 
         costs, edges, _ = self._terms(steps, rate)
@@ -269,17 +270,17 @@ class Within:
         }
         return Room(self.limit, [np.stack(row, 1) for row in rows], every)
 
-    def _held(self, flat: Flat) -> int:
-        return self.measure(flat.decode(self.about.mesh))
+    def _held(self, one_copy: OneCopyPlan) -> int:
+        return self.measure(one_copy.decode(self.about.mesh))
 
-    def _any(self) -> Flat | None:
+    def _any(self) -> OneCopyPlan | None:
         """The cheapest of all plans that came up and do fit."""
         for tried in sorted(self.tried, key=lambda one: one.cost):
-            if int(tried.held.max()) <= self.limit and self._held(tried.flat) <= self.limit:
-                return tried.flat
+            if int(tried.held.max()) <= self.limit and self._held(tried.one_copy) <= self.limit:
+                return tried.one_copy
         return None
 
-    def _by_ladder(self, free: Tried, bits: int, until: float | None) -> Flat | None:
+    def _by_ladder(self, free: Tried, bits: int, until: float | None) -> OneCopyPlan | None:
         """Where the count led astray: the first plan that fits at prices that rise by so many bits each, from next to
         nothing, which only decides between equals."""
         if not self.steps:
@@ -301,22 +302,24 @@ class Within:
         self.steps = sorted(worst | set(self.steps))
         return self._by_ladder(free, bits, until)
 
-    def _climb(self, flat: Flat, until: float | None) -> Flat:
+    def _climb(self, one_copy: OneCopyPlan, until: float | None) -> OneCopyPlan:
         """A small graph's plan after all changes of one thing that pay and fit."""
-        about, cost, changed = self.about, flat.cost, True
+        about, cost, changed = self.about, one_copy.cost, True
         while changed and (until is None or monotonic() < until):
             changed = False
-            for other in neighbours(flat, about):
+            for other in neighbours(one_copy, about):
                 less = other.cost
                 if less < cost and int(other.held().max()) <= self.limit and self._held(other) <= self.limit:
-                    flat, cost, changed = other, less, True
+                    one_copy, cost, changed = other, less, True
                     break
-        return flat
+        return one_copy
 
-    def _fitting(self, free: Tried, limit: int, high: Tried | None, until: float | None) -> tuple[Flat, Tried, bool]:
+    def _fitting(
+        self, free: Tried, limit: int, high: Tried | None, until: float | None
+    ) -> tuple[OneCopyPlan, Tried, bool]:
         """A plan that holds no more than this, by count."""
         if int(free.held.max()) <= limit:
-            return free.flat, free, False
+            return free.one_copy, free, False
         if not self.steps:
             self.steps = [max(self.candidates, key=lambda t: int(free.held[t]))]
         low = free
@@ -373,7 +376,7 @@ class Within:
             # Far apart: other prices give other plans, and what lies between them may be better.
             other = high.price * factor if factor > 1 else math.isqrt(low.price * high.price)
             self.at(min(other, self._highest_price(free)), _left(until))
-            best = min(best, self._between(limit, PLANS_MIXED), self._cut(limit), key=lambda flat: flat.cost)
+            best = min(best, self._between(limit, PLANS_MIXED), self._cut(limit), key=lambda one_copy: one_copy.cost)
         return best, high, late
 
     def _crossing(self, low: Tried, high: Tried) -> int | None:
@@ -384,30 +387,30 @@ class Within:
         found = (high.cost - low.cost) * SCALE // apart
         return found if low.price < found < high.price else None
 
-    def _pairs(self, limit: int, count: int) -> Iterator[tuple[Flat, Flat]]:
+    def _pairs(self, limit: int, count: int) -> Iterator[tuple[OneCopyPlan, OneCopyPlan]]:
         """Plans that are too large, with more expensive ones that fit."""
         fits = sorted((one for one in self.tried if int(one.held.max()) <= limit), key=lambda one: one.cost)[:count]
         large = sorted((one for one in self.tried if int(one.held.max()) > limit), key=lambda one: -one.cost)[:count]
-        yield from ((low.flat, high.flat) for high in fits for low in large if low.cost < high.cost)
+        yield from ((low.one_copy, high.one_copy) for high in fits for low in large if low.cost < high.cost)
 
-    def _between(self, limit: int, count: int) -> Flat:
-        """The best of what fits, and of what lies between it and what is too large."""
+    def _between(self, limit: int, count: int) -> OneCopyPlan:
+        """The best of what fits, and of what is between it and what is too large."""
         fits = [one for one in self.tried if int(one.held.max()) <= limit]
-        found = [min(fits, key=lambda one: one.cost).flat]
+        found = [min(fits, key=lambda one: one.cost).one_copy]
         found += [mix(low, high, limit) for low, high in self._pairs(limit, count)]
-        return min(found, key=lambda flat: flat.cost)
+        return min(found, key=lambda one_copy: one_copy.cost)
 
-    def _cut(self, limit: int) -> Flat:
+    def _cut(self, limit: int) -> OneCopyPlan:
         """One plan up to some place, another from there: by layers in a stack, else by nodes."""
         nodes, value = self._places()
         last = max(nodes, default=0) + 1
-        best: Flat | None = None
+        best: OneCopyPlan | None = None
         for low, high in self._pairs(limit, 1):
             for first, second in ((low, high), (high, low)):
                 for place in sorted({last * k // MOST_CUTS for k in range(1, MOST_CUTS)}):
-                    flat = spliced(first, second, nodes, value, place)
-                    if best is None or flat.cost < best.cost:
-                        best = flat if int(flat.held().max()) <= limit else best
+                    one_copy = spliced(first, second, nodes, value, place)
+                    if best is None or one_copy.cost < best.cost:
+                        best = one_copy if int(one_copy.held().max()) <= limit else best
         return best if best is not None else self._between(limit, 1)
 
     def _places(self) -> tuple[Sequence[int], Callable[[int], int]]:
@@ -421,7 +424,7 @@ class Within:
 
     def _highest_price(self, free: Tried) -> int:
         """The highest price with which costs are still whole numbers of 64 bits."""
-        return TOO_DEAR // 8 * SCALE // max(1, int(free.held.max()) * len(self.steps))
+        return REFUSED // 8 * SCALE // max(1, int(free.held.max()) * len(self.steps))
 
     def _bytes(self, tried: Tried) -> int:
         return int(sum(tried.held[t] for t in self.steps))

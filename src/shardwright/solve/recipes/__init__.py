@@ -46,7 +46,7 @@ Specs = dict[int, ShardingSpec]
 
 @dataclass(frozen=True)
 class Layout:
-    """All that a recipe says: how every value lies, and which axes the factors of every node get."""
+    """All that a recipe says: how every value is sharded, and which axes the factors of every node get."""
 
     values: Specs
     forced: dict[int, tuple[Axes, ...]]

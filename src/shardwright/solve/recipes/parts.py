@@ -72,7 +72,7 @@ class Parts:
 
     @cached_property
     def batch_size(self) -> int:
-        """The first dim that most of the batch has, or else the most bytes: tables that lie beside it have another."""
+        """The first dim that most of the batch has, or else the most bytes: tables beside it have another."""
         votes: dict[int, tuple[int, int]] = {}
         if self.known is not None:
             sizes = [self.graph.type(v).shape[self._batch_dim(v)] for v in self.batch]

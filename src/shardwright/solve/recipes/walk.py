@@ -41,7 +41,7 @@ class Claim(NamedTuple):
 
 
 class Walk:
-    """How every value lies, as it is made, and which axes the factors of every node get."""
+    """How every value is sharded as it is made, and which axes the factors of every node get."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Walk:
             self.roots.update(dict.fromkeys(node.results, root))
 
     def claims(self, n: int, rule: OpShardingRule, unit: Axes) -> Iterator[Claim]:
-        """Where operands have a unit; a weight that data axes cut lies so only until it is used."""
+        """Where operands have a unit; a weight that data axes cut is sharded so only until it is used."""
         node = self.graph.nodes[n]
         renews = all(self.parts.roles[value] in ("gradient", "renewed") for value in node.results)
         stored = unit == self.data and not renews and not all(value in self.roots for value in node.results)
@@ -191,7 +191,7 @@ class Walk:
     # -- afterwards ---------------------------------------------------------------------------------------
 
     def homes(self) -> dict[int, ShardingSpec]:
-        """Where every value lies, reduced into what its readers want unless one of them takes it pending."""
+        """How every value is sharded, reduced into what its readers want unless one of them takes it pending."""
         graph = self.graph
         found = {}
         state = {graph.outputs[output]: self.specs[graph.inputs[i]] for i, output in graph.updates}

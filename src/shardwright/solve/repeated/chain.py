@@ -1,9 +1,10 @@
 """The best choice for a deep stack by elimination, layer after layer.
 
-Layers are linked to the next ones by a few variables, their *seams*.  Of an inner layer everything but its seam is
-eliminated once.  What all layers so far cost is then a sum over the last two seams and what is of no layer; adding a
-layer and eliminating the older seam gives the next such sum.  After a few layers these sums come again, but for a
-constant, and so does all that follows from them: depth costs next to nothing, and the optimum is exact.
+Layers are linked to the next ones by a few variables, their *boundaries*.  Of an inner layer everything but its
+boundary is eliminated once.  What all layers so far cost is then a sum over the last two boundaries and what is of no
+layer; adding a layer and eliminating the older boundary gives the next such sum.  After a few layers these sums come
+again, but for a constant, and so does all that follows from them: depth costs next to nothing, and the optimum is
+exact.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ class _Chain:
         self.of_none = {i for i, layer in enumerate(inner.layer) if layer < 0}
         self.sizes = [row.size for row in inner.small.problem.costs]
         self.places = self._places()
-        self.body, self.seam = self.members(here, False), self.members(here, True)
-        self.next_seam = [inner.at[here + 1, inner.key[i]] for i in self.seam]
-        self.older = dict(zip(self.next_seam, self.seam))
-        """Of seams the variable in the same place one layer before."""
-        for i in self.seam:
+        self.body, self.boundary = self.members(here, False), self.members(here, True)
+        self.next_boundary = [inner.at[here + 1, inner.key[i]] for i in self.boundary]
+        self.older = dict(zip(self.next_boundary, self.boundary))
+        """Of boundaries the variable in the same place one layer before."""
+        for i in self.boundary:
             like = inner.at.get((here - 1, inner.key[i]), -1)
             if like < 0 or self.sizes[like] != self.sizes[i]:
                 # The layer before is a first one, and nothing links its like to this one; later ones are as they are.
@@ -80,22 +81,23 @@ class _Chain:
             links = [link for link in links if found.isdisjoint(link)]
         return found
 
-    def members(self, layer: int, seam: bool) -> list[int]:
-        """The variables of a layer that are of its seam, or those that are not."""
+    def members(self, layer: int, boundary: bool) -> list[int]:
+        """The variables of a layer that are of its boundary, or those that are not."""
         about = enumerate(zip(self.inner.layer, self.inner.key))
-        return [i for i, (own, key) in about if own == layer and (key in self.places) == seam]
+        return [i for i, (own, key) in about if own == layer and (key in self.places) == boundary]
 
     def parts(self) -> tuple[list[Factor], list[Factor], list[Factor]]:
-        """What the layers before the inner one cost, and its seam; what its body and the next seam add; the rest."""
+        """What the layers before the inner one cost, and its boundary; what its body and the next boundary add; the
+        rest."""
         here, layer, body = self.here, self.inner.layer, set(self.body)
-        seams = {*self.seam, *self.next_seam}
+        boundaries = {*self.boundary, *self.next_boundary}
         before: list[Factor] = []
         added: list[Factor] = []
         rest: list[Factor] = []
         for factor in factors_of(self.inner.small.problem):
             mine = [at for at in factor[0] if layer[at] >= 0]
             last = max([layer[at] for at in mine], default=-1)
-            if not body.isdisjoint(mine) or (last == here + 1 and seams.issuperset(mine)):
+            if not body.isdisjoint(mine) or (last == here + 1 and boundaries.issuperset(mine)):
                 added.append(factor)
             else:
                 (before if 0 <= last <= here else rest).append(factor)
@@ -121,7 +123,7 @@ class _Chain:
         body = self.without(added, self.body)
         oldest = self.members(here - 1, True)
         start = self.without(before, [i for i, own in enumerate(layer) if 0 <= own < here and i not in oldest])
-        oldest = [*oldest, *(self.older[i] for i in self.seam)]
+        oldest = [*oldest, *(self.older[i] for i in self.boundary)]
         known: dict[object, _Sum] = {}
         sums = [start]
         for turn in range(out + 1):
@@ -138,7 +140,7 @@ class _Chain:
         others = [factor for factor in rest if following.isdisjoint(factor[0])]
         above = [i for i, own in enumerate(layer) if (own > here or own < 0) and i not in following]
         end = self.without(
-            [*sums[-1].factors, *upper.factors, *upper.least, *others, *least.items()], [*self.seam, *above]
+            [*sums[-1].factors, *upper.factors, *upper.least, *others, *least.items()], [*self.boundary, *above]
         )
         cost = constant + int(end.least[0][1])
         return DeepChoice(
@@ -146,7 +148,7 @@ class _Chain:
         )
 
     def moved(self, factors: Sequence[Factor]) -> list[Factor]:
-        """The same for seams one layer before."""
+        """The same for boundaries one layer before."""
         found = []
         for scope, array in factors:
             names = [self.older.get(at, at) for at in scope]
@@ -167,13 +169,13 @@ class _Chain:
         choice = [0] * len(self.sizes)
         pick_back(end, choice)
         above = list(choice)
-        mine = [*self.seam, *self.body]
-        seams = [*self.next_seam, *self.seam, *(self.older[i] for i in self.seam)]
+        mine = [*self.boundary, *self.body]
+        boundaries = [*self.next_boundary, *self.boundary, *(self.older[i] for i in self.boundary)]
         found = np.zeros((out + 1, len(mine)), np.int64)
         known: dict[tuple[int, ...], list[int]] = {}
         for turn in range(out, -1, -1):
             pick_back(sums[turn + 1].steps, choice)
-            state = tuple([choice[at] for at in seams])
+            state = tuple([choice[at] for at in boundaries])
             if state not in known:
                 pick_back(body.steps, choice)
                 known[state] = [choice[at] for at in mine]

@@ -104,9 +104,9 @@ class Stack:
         return found
 
     def spread(self, terms: Terms, order: Sequence[int]) -> tuple[Terms, Sequence[int]]:
-        """The bound's problem, with hubs of their own for all layers that read a value of no layer.
+        """The bound's problem, with shared copies of their own for all layers that read a value of no layer.
 
-        A hub for all readers lets each bear the less of its way the more there are, and the short stack has too few.
+        A shared copy for all readers lets each bear the less the more there are, and the short stack has too few.
         But copies for all of them cost no less than those for one layer, so no less than that on average.  Whatever the
         weights are: here first, inner, last layers and those of no layer count alike, as ends differ most.  ``order``
         is that of variables.
@@ -163,7 +163,7 @@ class Stack:
         return {layer: kinds if layer in ends else kinds * inner for layer in by}
 
     def _shared(self, demand: Demand, group: Group | None, share: int) -> Ints:
-        """A part of the way from a hub to a reader, or to another hub; one array for all that are equal."""
+        """A part of what a reader, or another shared copy, pays from a shared copy; equal ones are one array."""
         key = (id(demand.routes), *map(id, group.places if group is not None else ()), share)
         found = self._tables.get(key)
         if found is None:
@@ -267,7 +267,7 @@ class DeepPlan:
     _objective: int | None = None
 
     def tight(self) -> DeepPlan:
-        """With inputs that lie in less memory at the same price."""
+        """With inputs held in less memory at the same price."""
         stack, inputs = self.stack, self.stack.assigner.place.values()
         choices = {id(choice): choice for choice in self.choices}
         known = {at: tighten(stack.assigner, choice) for at, choice in choices.items()}

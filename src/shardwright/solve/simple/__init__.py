@@ -8,7 +8,7 @@ its plan costs, not how far that is from the best.
 |---|---|
 | `problem` | `Problem`: graph, rules, given shardings and hardware in one place |
 | `strategies` | the strategies of one op, and their names (data parallel, model parallel) |
-| `trial` | a plan tried out: seeds propagated, completed, lowered, priced |
+| `evaluation` | a plan tried out: seeds propagated, completed, lowered, priced |
 | `solver` | `SimpleSolver`, `Solution`, `solve`: the four phases |
 """
 

@@ -2,7 +2,7 @@
 
 1. *Parse* the extractor's JSON into rules, and what the user gave into shardings (`problem`).
 2. *Seed* the strategic nodes with what the other solvers' numeric problem says, or with the same at every node, and
-   refine the plan as a whole: node by node other strategies are tried and kept where the cost falls (`trial`).
+   refine the plan as a whole: node by node other strategies are tried and kept where the cost falls (`evaluator`).
 3. *Propagate* the seeds, as open shardings beside the user's closed ones, until nothing changes.
 4. *Export* for every node the shardings of its operands and results.
 
@@ -22,11 +22,10 @@ from ...ir.graph import Graph
 from ...plans.asked import Asked
 from ...spec.mesh import DeviceMesh
 from ..exact import best_plan
+from .evaluation import Evaluated, Evaluator, Forced, Plan, Specs
 from .problem import Problem
 from .strategies import Strategy, strategies
-from .trial import Forced, Plan, Specs, Trial, Tried
 
-MOST_ITERATIONS = 100
 VISITS = 1_500
 """Node visits for trying plans in full: half a second or so."""
 TRIED = 2
@@ -41,7 +40,7 @@ class Solution:
     """
 
     specs: Specs
-    """For every value where it lives."""
+    """For every value the sharding that it is left in."""
     nodes: dict[int, dict[str, Any]]
     """For every node its strategy and the shardings of its operands and results, as text."""
     cost: int
@@ -145,7 +144,7 @@ class _Run:
 
     def __init__(self, problem: Problem, price: Callable[..., int] | None, log: Callable[[str], object] | None) -> None:
         self.problem = problem
-        self.trial = Trial(problem, price)
+        self.evaluator = Evaluator(problem, price)
         self.print = log
         self.lines: list[str] = []
         self.offered = {n: strategies(problem, n) for n in problem.strategic}
@@ -159,21 +158,21 @@ class _Run:
         for warning in self.problem.warnings:
             self.say(warning)
         plan = self.choose()
-        if self.trial(plan).excess:
-            raise self.too_big(self.trial(plan))
+        if self.evaluator(plan).excess:
+            raise self.too_big(self.evaluator(plan))
         for n in self.problem.strategic:
             self.explain(plan, n)
-        specs, iterations = self.fixed_point(plan)
-        return self.export(plan, self.trial.finish(plan, specs), iterations)
+        specs, iterations = self.evaluator.fixed_point(plan, self.say)
+        return self.export(plan, self.evaluator.finish(plan, specs), iterations)
 
     # -- phase 2: seeds ---------------------------------------------------------------------------------
 
     def choose(self) -> Plan:
         """Seed and refine; where that does not fit, again with seeds that do."""
-        plan = self.refine(min([self.seed(None), *uniform(self.offered)], key=lambda start: self.trial(start).key))
-        if self.trial(plan).excess:
+        plan = self.refine(min([self.seed(None), *uniform(self.offered)], key=lambda start: self.evaluator(start).key))
+        if self.evaluator(plan).excess:
             other = self.refine(self.seed(self.problem.hardware.memory))
-            plan = min(plan, other, key=lambda one: self.trial(one).key)
+            plan = min(plan, other, key=lambda one: self.evaluator(one).key)
         return plan
 
     def seed(self, memory: int | None) -> Plan:
@@ -199,7 +198,7 @@ class _Run:
 
         A few other strategies of each node are tried first; where none is better, the next few.
         """
-        limit = len(self.trial.tried) + max(1, VISITS // max(1, len(self.problem.graph.nodes)))
+        limit = len(self.evaluator.tried) + max(1, VISITS // max(1, len(self.problem.graph.nodes)))
         depth = 0
         while True:
             changed = left = False
@@ -207,44 +206,29 @@ class _Run:
                 others = self.others(plan, n)[depth : depth + TRIED]
                 left |= bool(others)
                 for strategy in others:
-                    if len(self.trial.tried) >= limit:
+                    if len(self.evaluator.tried) >= limit:
                         return plan
                     other = {**plan, n: strategy}
-                    if self.trial(other).key < self.trial(plan).key:
+                    if self.evaluator(other).key < self.evaluator(plan).key:
                         plan, changed = other, True
             if not changed and not left:
                 return plan
             depth = 0 if changed else depth + TRIED
 
     def explain(self, plan: Plan, n: int) -> None:
-        """What the program costs with this node split one way or the other, where that was tried, and what was
+        """What the program costs with this node split over data or the model, where that was tried, and what was
         selected."""
         costs = {}
         for kind in (_is_data, _is_model):
-            tried = [self.trial.known({**plan, n: strategy}) for strategy in self.offered[n] if kind(strategy)]
+            tried = [self.evaluator.known({**plan, n: strategy}) for strategy in self.offered[n] if kind(strategy)]
             costs[kind] = min((found.cost for found in tried if found is not None), default=inf)
         self.say(f"[Solver] Analyzing Node {n}: {self.problem.graph.nodes[n].op}")
         self.say(f"  > Costs: DP={costs[_is_data]:.2e}, MP={costs[_is_model]:.2e}")
         self.say(f"  > Selected Strategy: {plan[n].text}")
 
-    # -- phase 3: propagation ---------------------------------------------------------------------------
-
-    def fixed_point(self, plan: Plan) -> tuple[Specs, int]:
-        specs = self.trial.seeds(plan)
-        for iteration in range(1, MOST_ITERATIONS + 1):
-            found = self.trial.propagate(specs)
-            changed = found != specs
-            self.say(f"[Solver] Propagation iteration {iteration}: changed={changed}")
-            specs = found
-            if not changed:
-                self.say(f"[Solver] Fixed-point reached after {iteration} iterations")
-                return specs, iteration
-        self.say(f"[Solver] WARNING: Did not converge after {MOST_ITERATIONS} iterations")
-        return specs, MOST_ITERATIONS
-
     # -- phase 4: export --------------------------------------------------------------------------------
 
-    def export(self, plan: Plan, done: Tried, iterations: int) -> Solution:
+    def export(self, plan: Plan, done: Evaluated, iterations: int) -> Solution:
         graph = self.problem.graph
         nodes: dict[int, dict[str, Any]] = {}
         for decision in done.complete.decisions:
@@ -262,14 +246,14 @@ class _Run:
             cost=done.cost,
             log=tuple(self.lines),
             iterations=iterations,
-            forced=self.trial.forced(plan),
+            forced=self.evaluator.forced(plan),
             pinned=done.pinned,
             compute=done.parts.compute,
             communication=done.parts.communication,
             memory=done.peak,
         )
 
-    def too_big(self, done: Tried) -> PlanInfeasible:
+    def too_big(self, done: Evaluated) -> PlanInfeasible:
         problem = self.problem
         graph = problem.graph
         sizes = {value: problem.held(value, spec) for value, spec in done.specs.items()}

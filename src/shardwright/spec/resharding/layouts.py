@@ -126,7 +126,7 @@ class Move(NamedTuple):
 
 
 Priced = tuple[int, Layout, Recipe | None]
-"""What a way costs, where it leads, and what it consists of if it is not a single move."""
+"""What a path costs, where it leads, and what it consists of if it is not a single move."""
 
 
 class Offer:

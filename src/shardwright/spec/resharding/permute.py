@@ -5,7 +5,7 @@ matter.  So only counts matter.  With v shards per dim here and w at the goal, a
 has a multiple of v, permute, move shards from dims that have too many to dims that have too few (all_to_all), and
 gather what is still too much.  Which multiples are best depends on the counts alone.
 
-Mesh axes are split freely into sub-axes, so the two layouts may even cut an axis in ways that exclude each other.
+Mesh axes are split freely into sub-axes, so the two layouts may even cut an axis into parts that exclude each other.
 Where shards are uneven only a plain permute is possible, and only if both layouts cut the dim into the very same
 pieces.
 """
@@ -180,7 +180,7 @@ def _undo_shifts(lists: Lists, recipe: Recipe) -> list[list[AxisRef]] | None:
 
 
 def between_spaces(space: Space, here: Layout, other: Space, goal: Layout) -> list[Move]:
-    """The moves of the best recipe where the layouts cut mesh axes in ways that exclude each other, if there is one.
+    """The moves of the best recipe where the layouts cut mesh axes into parts that exclude each other, if there is one.
 
     Both spaces are of the same tensor and the same devices; pending has to be the same.
     """

@@ -269,7 +269,7 @@ def _named(space: Space, start: Layout, path: Sequence[tuple[Layout, Recipe | No
 
 
 def plain_way(space: Space, start: Layout, goal: Layout) -> tuple[int, list[tuple[Layout, None]]]:
-    """A way that always exists: combine what is pending, gather what differs, slice what is missing.
+    """A path that always exists: combine what is pending, gather what differs, slice what is missing.
 
     Returns what it costs, and where it leads through.
     """

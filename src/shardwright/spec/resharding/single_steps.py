@@ -1,10 +1,10 @@
 """Single steps between shardings: which there are among many, and the one between two.
 
-`reshard` searches for the cheapest steps between two shardings.  A planner wants the cheapest ways between all that a
+`reshard` searches for the cheapest steps between two shardings.  A planner wants the cheapest paths between all that a
 tensor may have, and they are the closure of single steps: `Hops` lists those.  Where all shards are even, what a step
 sends is the tensor's bytes divided by a count, so one list serves tensors of every size.
 
-`one_step` names the step from one sharding to the next, for whoever carries out such a way.
+`one_step` names the step from one sharding to the next, for whoever carries out such a path.
 """
 
 from __future__ import annotations

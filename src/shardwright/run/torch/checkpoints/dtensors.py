@@ -133,7 +133,8 @@ def _laid_out(held: Any, form: Any) -> Any:
 
 
 def assembled(engine: Any, held: Any, spec: ShardingSpec, shape: Sequence[int]) -> Any:
-    """The whole tensor in memory of its own on the CPU of the first rank; None elsewhere, where it was for a moment."""
+    """The whole tensor in memory of its own on the CPU of the first rank; None elsewhere, where it was for a short
+    time."""
     whole = engine.assemble(held, spec, shape).detach()
     if has_ranks(engine) and engine.rank != min(engine.mesh.device_ids):
         return None

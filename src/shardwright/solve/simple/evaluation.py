@@ -25,13 +25,15 @@ from ..price import price
 from .problem import Problem
 from .strategies import Strategy
 
+MOST_ITERATIONS = 100
+"""Of propagation; it ends after two or three."""
 Specs = dict[int, ShardingSpec]
 Forced = dict[int, tuple[Axes, ...]]
 Plan = dict[int, Strategy]
 
 
 @dataclass(frozen=True)
-class Tried:
+class Evaluated:
     """A plan, propagated, completed, lowered and priced."""
 
     specs: Specs
@@ -50,7 +52,7 @@ class Tried:
         return self.excess, self.cost
 
 
-class Trial:
+class Evaluator:
     """Tries plans for one problem."""
 
     def __init__(self, problem: Problem, judge: Callable[..., int] | None) -> None:
@@ -58,9 +60,9 @@ class Trial:
         self.judge = judge
         self.forcing = judge is None or sees_forced(judge)
         """A price that cannot see forced axes must not be given a plan that needs them."""
-        self.tried: dict[tuple[tuple[Axes, ...], ...], Tried] = {}
+        self.tried: dict[tuple[tuple[Axes, ...], ...], Evaluated] = {}
 
-    def __call__(self, plan: Plan) -> Tried:
+    def __call__(self, plan: Plan) -> Evaluated:
         found = self.known(plan)
         if found is None:
             found = self.tried[self.key(plan)] = self.finish(plan, self.propagate(self.seeds(plan)))
@@ -69,7 +71,7 @@ class Trial:
     def key(self, plan: Plan) -> tuple[tuple[Axes, ...], ...]:
         return tuple(plan[n].axes for n in self.problem.strategic)
 
-    def known(self, plan: Plan) -> Tried | None:
+    def known(self, plan: Plan) -> Evaluated | None:
         """What was found of a plan, if it was tried."""
         return self.tried.get(self.key(plan))
 
@@ -128,7 +130,21 @@ class Trial:
         found = run_hierarchical_propagation_pass(problem.graph, specs, problem.rule_of, out_specs=problem.out_specs)
         return {value: spec for value, spec in enumerate(found.specs) if spec is not None}
 
-    def finish(self, plan: Plan, specs: Specs) -> Tried:
+    def fixed_point(self, plan: Plan, say: Callable[[str], object]) -> tuple[Specs, int]:
+        """A plan's seeds propagated until nothing changes, and how often; each time is said."""
+        specs = self.seeds(plan)
+        for iteration in range(1, MOST_ITERATIONS + 1):
+            found = self.propagate(specs)
+            changed = found != specs
+            say(f"[Solver] Propagation iteration {iteration}: changed={changed}")
+            specs = found
+            if not changed:
+                say(f"[Solver] Fixed-point reached after {iteration} iterations")
+                return specs, iteration
+        say(f"[Solver] WARNING: Did not converge after {MOST_ITERATIONS} iterations")
+        return specs, MOST_ITERATIONS
+
+    def finish(self, plan: Plan, specs: Specs) -> Evaluated:
         """Complete a propagated plan, lower and price it."""
         problem = self.problem
         pinned, forced = self.pinned(specs), self.forced(plan)
@@ -147,7 +163,7 @@ class Trial:
             cost = parts.total
         else:
             cost = self.judge(homes, forced) if self.forcing else self.judge(homes)
-        return Tried(homes, pinned, done, parts, peak, cost, max(0, peak - problem.hardware.memory))
+        return Evaluated(homes, pinned, done, parts, peak, cost, max(0, peak - problem.hardware.memory))
 
     def forced(self, plan: Plan) -> Forced:
         return {n: strategy.axes for n, strategy in plan.items()} if self.forcing else {}
