@@ -59,6 +59,16 @@ FOUND = {
     "a write to what a constraint returned": Case(
         replace(program([(4, 6)], call("np.tanh", A), call("[]", B, 1), call("[]=", C, slice(1, 3), 2.0),
                         call("np.sin", B)), constraints=((2, "[x]"),)), Request("x=2")),
+    # Within a limit bounds let each reader pay its way from what is kept; the first one may take what lies there.
+    "a first reader that pays nothing": Case(
+        FuzzProgram((Fill((7,), "float64", 0), Fill((1,), "bool", 0)), (call("np.cumsum", A, axis=0),
+                    call("np.nan_to_num", C)), (3, 1, 2)),
+        Request("y=2", "planned", out_specs=(None, None, "[y]"), memory=0.95)),
+    # Strategies let an axis begin in a dim that it fills, not in one that others have begun to fill.
+    "an axis that goes on in another dim": Case(
+        program([(12, 7), (7, 6)], call("np.abs", A), call("np.dot", C, B),
+                call("np.reshape", Ref(3), (2, 6, 6), order="F")),
+        Request("x=3, y=4", "simple")),
 }  # fmt: skip
 
 
