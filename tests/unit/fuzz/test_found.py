@@ -155,6 +155,10 @@ FOUND_TORCH = {
     "less is gathered than was planned": Case(
         FuzzProgram(floats((2, 1, 6, 4), (3, 1, 2, 3)), (call("F.conv2d", A, B, padding=1, dilation=2),), (2,),
                     "torch"), Request("x=4", "planned", in_specs=("[_, _, x:(1)2, _]", None), hardware="h100")),
+    # A device without elements knows neither the least nor the greatest.
+    **{f"least and greatest, element {result}": Case(
+        FuzzProgram((Fill((5,), dtype, 0),), (call("torch.aminmax", A, dim=0), call("[]", B, result)), (2,), "torch"),
+        Request("x=2, y=3", in_specs=("[y+x]",))) for result, dtype in ((0, "bfloat16"), (1, "int64"))},
     # A view that stretches what it shows holds no more than that.
     "an expanded view within a limit": Case(
         FuzzProgram(floats((6, 1), (8,), (8, 1), dtype="float32"),
