@@ -95,6 +95,8 @@ def decided(
             return planner.best(solver, time_limit)
         except PlanInfeasible as error:
             told = diagnosed(planner, error, solver, time_limit)
+            if isinstance(told, Data):
+                return told
             ways = fitting(planner, solver, time_limit, smaller)
             told.help = "\n".join([*([told.help] if told.help else []), *ways]) or None
             raise told from None

@@ -8,7 +8,7 @@ set is dropped alone, all others being kept, and memory is raised to the least l
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from math import comb
 from time import monotonic
@@ -43,6 +43,8 @@ class _Judge:
     deadline: float
     plans: dict[frozenset[int], Plan | None] = field(default_factory=dict)
     unsure: bool = False
+    missed: Plan | None = None
+    """A plan that keeps everything after all, where one turned up."""
 
     @property
     def requests(self) -> tuple[Request, ...]:
@@ -80,8 +82,11 @@ class _Judge:
         return found
 
 
-def diagnosed(planner: Planner, error: PlanInfeasible, solver: str, time_limit: float | None) -> PlanInfeasible:
-    """The error to raise where no plan was found."""
+def diagnosed(planner: Planner, error: PlanInfeasible, solver: str, time_limit: float | None) -> PlanInfeasible | Plan:
+    """The error to raise where no plan was found; or a plan that turns up within the very limit, looked for by others.
+
+    Such a plan is one of a smaller limit, so that its bound says nothing.
+    """
     seconds = min(SECONDS, time_limit or SECONDS)
     judge = _Judge(planner, solver, monotonic() + FINDING * seconds)
     if not judge.requests or planner.requested.recipe is not None:
@@ -94,6 +99,8 @@ def diagnosed(planner: Planner, error: PlanInfeasible, solver: str, time_limit: 
         rows.append(("note", "time ran out, so there may be a smaller set, or a plan"))
     judge.deadline, judge.unsure = monotonic() + (1 - FINDING) * seconds, False
     ways = [way for i in core if (way := _relaxed(judge, i)) is not None]
+    if judge.missed is not None:
+        return replace(judge.missed, lower_bound=0)
     lines = [f"{text}: {duration(cost)} a step" for cost, text in sorted(ways)]
     if judge.unsure:
         lines.append("time ran out before all was tried" if ways else "time ran out before a remedy was found")
@@ -165,4 +172,6 @@ def _relaxed(judge: _Judge, i: int) -> tuple[int, str] | None:
         else:
             high = made
     need = high.memory
+    if need <= word.memory:
+        judge.missed = high
     return high.cost.objective, f"with memory={need} ({amount_text(need)}) there is a plan"

@@ -319,8 +319,9 @@ def last_needed_by_several(graph: Graph) -> int:
 
 def is_foreseen(complete: Complete, given: Mapping[int, ShardingSpec], outs: Iterable[ShardingSpec]) -> bool:
     """Whether a plan is one of those that bounds speak of: all shards are of one size, axes of a dim stand in the order
-    of the mesh or of what was asked, what was asked of a value is what its op leaves, and nothing is carried through an
-    op while it is pending but sums."""
+    of the mesh or of what was asked, and none that only begins in a dim does so behind others, unless that was asked;
+    what was asked of a value is what its op leaves, and nothing is carried through an op while it is pending but sums.
+    """
     graph, mesh = complete.graph, complete.mesh
     pairs = list(zip(graph.inputs, complete.inputs))
     for decision in complete.decisions:
@@ -332,6 +333,8 @@ def is_foreseen(complete: Complete, given: Mapping[int, ShardingSpec], outs: Ite
     carried = {kind for decision in complete.decisions for spec in decision.operands for _, kind in spec.partial}
     fits = fits and carried <= {"sum"}
     dims = {dim.axes for _, spec in seen for dim in spec.dims}
+    begun = {axis for axes in dims for axis in axes[1:] if axis.pre == 1 and not axis.is_whole}
+    fits = fits and all(any(axis in order for order in orders[1:]) for axis in begun)
     for value, spec in given.items():
         producer = graph.values[value].producer
         if producer is not None:

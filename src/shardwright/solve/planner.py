@@ -28,6 +28,7 @@ from ..ir.graph import Graph
 from ..ir.program import Program
 from ..lower import attention_as_meant, lower, ordered, without_repeats
 from ..optimize import solver_names
+from ..optimize.compact import OutOfTime
 from ..plans.amounts import amount_text, duration
 from ..plans.asked import Asked, broken
 from ..plans.complete import Complete
@@ -357,7 +358,7 @@ class Planner:
                 search.raise_bound()
                 return search.lower_bound
             return self._exact(self.asked.limited(None), "auto", seconds).lower_bound
-        except PlanInfeasible:
+        except (PlanInfeasible, OutOfTime):
             return 0
 
     def best(

@@ -63,6 +63,16 @@ FOUND = {
     "a write to what a constraint returned": Case(
         replace(program([(4, 6)], call("np.tanh", A), call("[]", B, 1), call("[]=", C, slice(1, 3), 2.0),
                         call("np.sin", B)), constraints=((2, "[x]"),)), Request("x=2")),
+    # Within a limit bounds let each reader pay its way from what is kept; the first one may take what lies there.
+    "a first reader that pays nothing": Case(
+        FuzzProgram((Fill((7,), "float64", 0), Fill((1,), "bool", 0)), (call("np.cumsum", A, axis=0),
+                    call("np.nan_to_num", C)), (3, 1, 2)),
+        Request("y=2", "planned", out_specs=(None, None, "[y]"), memory=0.95)),
+    # Strategies let an axis begin in a dim that it fills, not in one that others have begun to fill.
+    "an axis that goes on in another dim": Case(
+        program([(12, 7), (7, 6)], call("np.abs", A), call("np.dot", C, B),
+                call("np.reshape", Ref(3), (2, 6, 6), order="F")),
+        Request("x=3, y=4", "simple")),
 }  # fmt: skip
 
 
@@ -149,6 +159,10 @@ FOUND_TORCH = {
     "less is gathered than was planned": Case(
         FuzzProgram(floats((2, 1, 6, 4), (3, 1, 2, 3)), (call("F.conv2d", A, B, padding=1, dilation=2),), (2,),
                     "torch"), Request("x=4", "planned", in_specs=("[_, _, x:(1)2, _]", None), hardware="h100")),
+    # A device without elements knows neither the least nor the greatest.
+    **{f"least and greatest, element {result}": Case(
+        FuzzProgram((Fill((5,), dtype, 0),), (call("torch.aminmax", A, dim=0), call("[]", B, result)), (2,), "torch"),
+        Request("x=2, y=3", in_specs=("[y+x]",))) for result, dtype in ((0, "bfloat16"), (1, "int64"))},
     # A view that stretches what it shows holds no more than that.
     "an expanded view within a limit": Case(
         FuzzProgram(floats((6, 1), (8,), (8, 1), dtype="float32"),

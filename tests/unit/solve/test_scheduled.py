@@ -20,7 +20,7 @@ from shardwright.propagation.complete import Complete
 from shardwright.solve.bound import WHOLE, Neighbours, best_price, last_needed_by_several
 from shardwright.solve.model import FINE, Assigner
 from shardwright.solve.planner import Planner
-from shardwright.solve.scheduled import UNFOLDED
+from shardwright.solve.scheduled import UNFOLDED, Scheduled
 from small_graphs import random_graph, stack
 
 
@@ -57,6 +57,11 @@ def test_a_plan_below_its_bound_is_an_error() -> None:
     with pytest.raises(BoundError, match="less than the bound"):
         planner.bounded(plan, plan.cost.objective + 1)
     assert planner.bounded(plan, plan.cost.objective).gap == 0.0
+
+
+def test_time_may_be_up_while_a_bound_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Scheduled, "is_over", lambda self: False)  # it was not when that was asked last
+    assert planner_of(random_graph(1, 3), "d=2").free_bound(-1.0) == 0
 
 
 def test_the_best_rate_is_that_of_no_bucket() -> None:

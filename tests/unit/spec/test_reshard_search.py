@@ -172,6 +172,8 @@ def test_the_same_answer_whatever_was_asked_before() -> None:
         ("a=4, b=4, c=8", (12, 24), "[c:(1)4, b]", "[a, c+b:(2)2]", 24),
         ("a=4, b=2, c=2", (6,), "[b+a]", "[c+b]", 8),  # permute, then gather
         ("a=6, b=8", (6, 48), "[b:(1)4, a]", "[b+a:(3)2, a:(1)3]", 32),  # slice by the rest of b, then all_to_all
+        # The same pieces elsewhere, then gathers of all that the target cuts less finely.
+        ("a=4, b=8, c=8", (6, 256), "[c, a:(2)2+a:(1)2]", "[a, _]", 2048),
     ],
 )
 def test_parts_of_axes_of_3_and_6(mesh: str, shape: tuple[int, ...], source: str, target: str, bytes: int) -> None:

@@ -98,8 +98,10 @@ def _constraint(attrs: Mapping[str, Any], results: Sequence[TensorType], device:
 ON_NOTHING: dict[str, str] = {
     "aten.native_group_norm_backward": "zero",
     "aten.amax": "least", "aten.max": "least", "aten.amin": "greatest", "aten.min": "greatest",
+    "aten.aminmax": "greatest, least",
 }  # fmt: skip
-"""What an op gives that refuses operands without elements: the neutral element of the sum or extreme it is part of."""
+"""What an op gives that refuses operands without elements: the neutral element of the sum or extreme it is part of, for
+each result."""
 
 
 def on_nothing(kind: str, results: Sequence[TensorType], device: Any) -> tuple[Any, ...]:
@@ -107,8 +109,9 @@ def on_nothing(kind: str, results: Sequence[TensorType], device: Any) -> tuple[A
     >>> on_nothing("least", [TensorType((2,), "f32")], None)
     (tensor([-inf, -inf]),)
     """
-    return tuple(torch.full(r.shape, _neutral(kind, torch_dtype(r.dtype)), dtype=torch_dtype(r.dtype), device=device)
-                 for r in results)  # fmt: skip
+    kinds = kind.split(", ") if ", " in kind else [kind] * len(results)
+    return tuple(torch.full(r.shape, _neutral(k, torch_dtype(r.dtype)), dtype=torch_dtype(r.dtype), device=device)
+                 for k, r in zip(kinds, results))  # fmt: skip
 
 
 def convolved_nothing(results: Sequence[TensorType], operands: Sequence[Any], device: Any) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import product
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -396,6 +396,9 @@ class _Term:
 
     def extreme(self, array: FieldArray, axis: int, kind: str) -> FieldArray:
         sign = 1 if kind == "max" else -1
+        if not array.shape[axis]:  # what every number beats
+            shape = (*array.shape[:axis], *array.shape[axis + 1 :])
+            return FieldArray(np.zeros(shape), np.full(shape, -sign * inf))
         at = np.expand_dims(np.argmax(sign * array.height, axis=axis), axis)
         return array.map(lambda part: np.take_along_axis(part, at, axis).squeeze(axis))
 

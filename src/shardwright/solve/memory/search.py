@@ -98,6 +98,8 @@ class Within:
     best: tuple[int, list[int]] = (0, [])
     """The price that gave it, and at which steps."""
     tried: list[Tried] = field(default_factory=list)
+    counted: int = 0
+    """What the plan that was found costs where each reader pays its own way from the hub, as `bound` has it."""
     settled: bool = False
     """Whether all plans that may be better were gone through."""
     known: dict[tuple[int, ...], Tried] = field(default_factory=dict)
@@ -215,6 +217,7 @@ class Within:
             found = self._climb(found, until)
             if self.bound < found.cost:
                 found = self._exhausted(found, found.cost, until) or found
+        self.counted = found.cost
         complete = found.decode(self.about.mesh)
         return complete, price(complete, self.about.hardware, graph_roles(self.frame.graph)).objective, late
 
@@ -468,7 +471,9 @@ def fit(
     except _Irregular:
         return None
     about.book.check_gathers(objective)
-    lower_bound = BoundError.unless(work.bound, objective)
+    # Who reads first may take what lies there before the hub is made of it: no bound speaks of such a plan.
+    speaks = work.bound <= objective or work.counted <= objective
+    lower_bound = BoundError.unless(work.bound, objective) if speaks else 0
     return Assignment(complete, objective, lower_bound, "prices", late, monotonic() - began, about.hardware)
 
 

@@ -8,7 +8,7 @@ rest costs with one permute in it.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from math import prod
 
 from ..axes import AxisRef, axes_size, merge_axes
@@ -103,8 +103,51 @@ def _searched(space: Space, source: ShardingSpec, target: ShardingSpec, idle: bo
         return moves
     used = (*source.used_axes, *target.used_axes, *finer)
     other, _ = space_for(space.mesh, used, space.shape, space.item_bytes, space.cost, idle)
-    finest = _search(other, other.layout(source), other.layout(target))
-    return finest if _price(space, finest) < _price(space, moves) else moves
+    ends = (other.layout(source), other.layout(target))
+    ways = [moves, _search(other, *ends), *_regrouped(other, *ends)]
+    return min(ways, key=lambda way: _price(space, way))
+
+
+def _regrouped(space: Space, start: Layout, goal: Layout) -> Iterator[list[Move]]:
+    """One permute to the goal, cut further into as many pieces as there are, and gathers of what is cut further.
+
+    Axes that nobody uses may cut a dim first.  Pieces of one size on all devices make this as cheap as any way is.
+    """
+    if start.pending or goal.pending:
+        return
+    used = {a for dim in start.dims for a in dim}
+    idle = tuple(a for a in range(len(space.atoms)) if a not in used)
+    for cut in range(-1, len(start.dims) if idle else 0):
+        dims = tuple(atoms + idle if d == cut else atoms for d, atoms in enumerate(start.dims))
+        if cut >= 0 and not space.can_append(cut, start.dims[cut], idle):
+            continue
+        here, path = space.at(dims, ()), [] if cut < 0 else [(space.at(dims, ()), None)]
+        further = _further(space, goal.dims, [space.ways(atoms) for atoms in dims])
+        if further is None:
+            continue
+        middle = space.at(further, ())
+        last = finish(space, here, middle, 1 << 62)
+        if last is not None:
+            yield _named(space, start, [*path, (middle, last[2]), *plain_way(space, middle, goal)[1]])
+
+
+def _further(space: Space, goal: Dims, ways: Sequence[int]) -> Dims | None:
+    """The goal with every dim cut so many ways, by atoms that it does not use; None if they do not come out."""
+    used = {a for dim in goal for a in dim}
+    rest = [a for a in range(len(space.atoms)) if a not in used]
+    dims = []
+    for atoms, wanted in zip(goal, ways):
+        more, over = divmod(wanted, space.ways(atoms))
+        taken = list(atoms)
+        for a in list(rest):
+            if more % space.sizes[a] == 0:
+                more //= space.sizes[a]
+                taken.append(a)
+                rest.remove(a)
+        if over or more != 1:
+            return None
+        dims.append(tuple(taken))
+    return tuple(dims)
 
 
 def _primes_of(atom: AxisRef) -> list[AxisRef]:
