@@ -86,10 +86,10 @@ class Table:
             return None
         if all(self.holds(inputs, index, p) for index, p in enumerate(outputs)):
             return True
-        # Of results that so many devices could not cut evenly, only what holds is known.
+        # Of results that so many devices could not cut evenly, only what holds is known; a single slice is never cut.
         world = even_world(self.sample.shapes, inputs)
-        cut = (self.outputs[i][p.dim] for i, p in enumerate(outputs) if p.kind == "S" and p.dim < len(self.outputs[i]))
-        return False if all(size % world == 0 for size in cut) else None
+        cut = [self.outputs[i][p.dim] for i, p in enumerate(outputs) if p.kind == "S" and p.dim < len(self.outputs[i])]
+        return None if any(size % world for size in cut) and 1 not in cut else False
 
     def rows(self) -> Iterator[tuple[Inputs, tuple[frozenset[Placement], ...]]]:
         """Input combinations for which every output has a placement."""

@@ -38,6 +38,7 @@ def drawn_around(name: str, args: tuple[Any, ...]) -> list[Sample]:
 def test_shards_of_one_element_are_drawn() -> None:
     calls = drawn_around("torch.nn.functional.group_norm", (x(4, 6, 5), 2))
     assert any(call.shapes == ((2, 1, 1),) and call.args[1] == 1 for call in calls)
+    assert any(call.shapes == ((2, 2, 1),) and call.args[1] == 2 for call in calls)
     calls = drawn_around("aten.view.default", (x(4, 6), [8, 3]))
     assert any(call.shapes == ((1, 1),) and call.args[1] == [] for call in calls)
 
@@ -91,6 +92,8 @@ def test_of_results_that_could_not_be_cut_evenly_only_what_holds_is_known() -> N
     assert table.row_holds((S(0),), (S(0),)) is True
     assert table.row_holds((S(1),), (S(1),)) is None  # 6 in two, 3 in two
     assert table.row_holds((S(1),), (S(0),)) is False
+    table = check(operator, sample_of(operator, (x(4, 6), [1, 24]), {}))
+    assert table.row_holds((S(0),), (S(0),)) is False  # a single slice is never cut
 
 
 def situation(shape: tuple[int, ...], **values: Any) -> Any:
@@ -98,9 +101,11 @@ def situation(shape: tuple[int, ...], **values: Any) -> Any:
 
 
 def test_a_list_of_sizes_keeps_those_in_front() -> None:
-    cases = [situation((4, 6), size=size) for size in ([4, 2, 3], [2, 12], [4], [4, 6], [])]
-    for more, told in ((0, [True, False, False, True, False]), (1, [False, False, False, True, False])):
-        text = f"size keeps the sizes {'up to' if more else 'before'} d"
+    cases = [situation((4, 6), size=size) for size in ([4, 2, 3], [2, 12], [4], [4, 6], [4, 1, 6], [])]
+    for text, told in (
+        ("size keeps the sizes before d, and has more than 1 there", [True, False, False, True, False, False]),
+        ("size keeps the sizes up to d", [False, False, False, True, False, False]),
+    ):
         atom = next(a for a in extent_atoms(cases, (), 0) if a.expr.text == text)
         assert [atom.holds(case, 1) for case in cases] == told
         names = ({"d": 1, "shape": case.shape, "size": case.values["size"]} for case in cases)
@@ -132,7 +137,7 @@ def test_rows_that_no_call_at_hand_shows_are_found_among_fresh_ones() -> None:
 def test_a_regrouped_dim_is_told_by_the_sizes_in_front() -> None:
     (statement,) = discover("torch.unflatten", QUICK)
     rules = [str(rule) for rule in statement.rules]
-    assert "S(d) -> S(d) WHEN size keeps the sizes before d" in rules
+    assert "S(d) -> S(d) WHEN size keeps the sizes before d, and has more than 1 there" in rules
 
 
 def test_the_check_cuts_copies() -> None:

@@ -176,6 +176,9 @@ class Drawer:
             shapes = [tuple(2 if size == long else 1 for size in shape) for shape in sample.shapes]
             small = sample.with_tensors(tuple(resized(a, shape) for a, shape in zip(sample.tensors, shapes)))
             yield small
+            for count in {plain[name] for name in counts}:  # as many groups, of one element each
+                groups = [tuple(2 if n == long else 1 if n % count else count for n in s) for s in sample.shapes]
+                yield sample.with_tensors(tuple(resized(a, shape) for a, shape in zip(sample.tensors, groups)))
             least: Sample | None = small
             for name in (*counts, *lists):
                 ones = 1 if name in counts else type(plain[name])(1 for _ in plain[name])

@@ -178,12 +178,12 @@ def _against_extent(name: str, reference: int) -> Iterator[Atom]:
 def _sizes_kept(name: str, reference: int, more: int) -> Atom:
     """A list of sizes has the tensor's own in front: what lies there, row by row, is not regrouped."""
     place = "d + 1" if more else "d"
-    text = f"{name} keeps the sizes {'up to' if more else 'before'} d"
-    code = f"len({name}) > d and tuple({name}[:{place}]) == tuple(shape[{reference}][:{place}])"
+    text = f"{name} keeps the sizes up to d" if more else f"{name} keeps the sizes before d, and has more than 1 there"
+    code = f"len({name}) > d and {name}[d] != 1 and tuple({name}[:{place}]) == tuple(shape[{reference}][:{place}])"
 
     def holds(s: Situation, d: int) -> bool:
         sizes = s.values.get(name)
-        if not isinstance(sizes, (list, tuple)) or len(sizes) <= d:
+        if not isinstance(sizes, (list, tuple)) or len(sizes) <= d or sizes[d] == 1:
             return False
         return tuple(sizes[: d + more]) == tuple(s.shape[reference][: d + more])
 
