@@ -38,7 +38,8 @@ def drawn_around(name: str, args: tuple[Any, ...]) -> list[Sample]:
 def test_shards_of_one_element_are_drawn() -> None:
     calls = drawn_around("torch.nn.functional.group_norm", (x(4, 6, 5), 2))
     assert any(call.shapes == ((2, 1, 1),) and call.args[1] == 1 for call in calls)
-    assert any(call.shapes == ((2, 2, 1),) and call.args[1] == 2 for call in calls)
+    calls = drawn_around("torch.nn.functional.group_norm", (x(4, 6, 3), 3))
+    assert any(call.shapes == ((2, 3, 1),) and call.args[1] == 3 for call in calls)
     calls = drawn_around("aten.view.default", (x(4, 6), [8, 3]))
     assert any(call.shapes == ((1, 1),) and call.args[1] == [] for call in calls)
 

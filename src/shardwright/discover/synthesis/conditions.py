@@ -107,6 +107,12 @@ def size_atoms(reference: int, tensors: int) -> Iterator[Atom]:
         3,
         "a dim of size 1 is broadcast",
     )
+    yield Atom(
+        Expr("the last dim does not have size 1", f"shape[{reference}][rank[{reference}] - 1] != 1"),
+        lambda s, d: s.shape[reference][s.rank[reference] - 1] != 1,
+        4,
+        "of one element alone it does not compute the same",
+    )
 
 
 def _size_along(s: Situation, tensor: int, d: int, rank: int) -> int:
