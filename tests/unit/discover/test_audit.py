@@ -261,7 +261,7 @@ def test_an_op_that_draws_numbers_cannot_be_judged():
     assert [(e.verdict, e.reason) for e in entries] == [("cannot judge", "its numbers are random")]
 
 
-@of_this_torch
+@of_torch_2_13
 def test_samples_that_happen_to_be_cut_unevenly_are_no_uneven_fault():
     """`ldl_solve` with one right side for a batch: dim 0 of the batch and of the right side are cut alike."""
     numbers = np.random.default_rng(3).standard_normal((2, 5, 5))

@@ -16,6 +16,7 @@ from brute_force import cut  # noqa: E402
 from shardwright.discover import QUICK, discover  # noqa: E402
 from shardwright.discover.calls.fresh import Drawer  # noqa: E402
 from shardwright.discover.emit.expression import value_of  # noqa: E402
+from shardwright.discover.emit.source import emitted_rules  # noqa: E402
 from shardwright.discover.judging.oracle import check  # noqa: E402
 from shardwright.discover.learn import SURVEY, study  # noqa: E402
 from shardwright.discover.operator import Sample  # noqa: E402
@@ -134,3 +135,16 @@ def test_a_regrouped_dim_is_told_by_the_sizes_in_front() -> None:
 def test_the_check_cuts_copies() -> None:
     parts = cut(x(4, 6), ("S", 0), 2, random.Random(1))
     assert all(part.untyped_storage().nbytes() == 12 * 8 for part in parts)
+
+
+def test_even_inputs_that_make_uneven_results_are_not_told_to_dtensor() -> None:
+    operator = torch_operator("aten.pixel_unshuffle.default")
+    samples = [sample_of(operator, (x(*shape), 2), {}) for shape in ((4, 8, 8), (2, 4, 8, 12))]
+    statement = study(operator, samples, SURVEY)
+    narrow = {str(rule): rule.narrows for rule in statement.rules if rule.grade == "even"}
+    assert narrow["S(d) -> S(d) WHEN d < ndim-2"] is False
+    assert True in narrow.values()  # of 6 in two, 3 in two
+    kept, left_out = emitted_rules(statement, even_only=True)
+    assert "S(d) -> S(d) WHEN d < ndim-2" in {str(k.rule) for k in kept}
+    assert not any(narrow[str(k.rule)] for k in kept if k.rule.grade == "even")
+    assert any("cut evenly" in out.reason for out in left_out)
