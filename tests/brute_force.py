@@ -402,12 +402,13 @@ def cut(t: torch.Tensor, place: Place, world: int, rng: random.Random) -> list[t
         parts.append(t - sum(parts) if parts else t)
         parts = parts if what == "sum" else [part * world for part in parts]
     elif what == "prod":
-        sign = [1 - 2 * torch.randint(0, 2, t.shape, generator=made) for _ in range(world - 1)]
-        power = [2.0 ** torch.randint(-2, 3, t.shape, generator=made) if not whole else 1 for _ in sign]
-        parts = [(s * p).to(t.dtype) for s, p in zip(sign, power)]
-        rest = t
-        for part in parts:
-            rest = rest * part if whole else rest / part
+        parts, rest = [], t
+        for _ in range(world - 1):
+            sign = 1 - 2 * torch.randint(0, 2, t.shape, generator=made)
+            power = 2.0 ** torch.randint(-2, 3, t.shape, generator=made)
+            part = (sign * (torch.where(rest % 2 == 0, 2, 1) if whole else power)).to(t.dtype)
+            rest = rest // part if whole else rest / part
+            parts.append(part)
         parts.append(rest)
     elif t.dtype == torch.bool:
         other = torch.rand(t.shape, generator=made) < 0.5

@@ -67,6 +67,8 @@ class Rule:
     """Calls on which it was seen to hold."""
     silent: bool = False
     """Whether it gives wrong numbers on empty shards, where the library does not refuse the call."""
+    narrows: bool = False
+    """Whether a result may be no multiple of an input along d: cut evenly, the input does not make that even."""
 
     @property
     def unconditional(self) -> bool:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from .judging.encode import kinds_for
@@ -84,25 +83,13 @@ class Table:
             return None  # a part of an index is no index; whole numbers have no average
         if any(p.kind == "P" and p.reduce not in kinds for p, kinds in zip(outputs, self.kinds)):
             return None
-        if all(self.holds(inputs, index, p) for index, p in enumerate(outputs)):
-            return True
-        # Of results that so many devices could not cut evenly, only what holds is known.
-        world = even_world(self.sample.shapes, inputs)
-        cut = (self.outputs[i][p.dim] for i, p in enumerate(outputs) if p.kind == "S" and p.dim < len(self.outputs[i]))
-        return False if all(size % world == 0 for size in cut) else None
+        return all(self.holds(inputs, index, p) for index, p in enumerate(outputs))
 
     def rows(self) -> Iterator[tuple[Inputs, tuple[frozenset[Placement], ...]]]:
         """Input combinations for which every output has a placement."""
         for inputs, outputs in self.valid.items():
             if all(outputs):
                 yield inputs, outputs
-
-
-def even_world(shapes: Sequence[tuple[int, ...]], inputs: Inputs) -> int:
-    """A number of devices that cuts every sharded dim evenly, if there is one; else 2."""
-    sizes = [shapes[i][p.dim] for i, p in enumerate(inputs) if p.kind == "S"]
-    common = math.gcd(*sizes) if sizes else 2
-    return next((n for n in (2, 3, 5, 7, 11, 13) if common % n == 0), 2)
 
 
 def strongest(found: frozenset[Placement]) -> frozenset[Placement]:

@@ -15,10 +15,10 @@ pytest.importorskip("expecttest", reason="the samples are OpInfo's")
 from click.testing import CliRunner
 
 from shardwright.cli import main
-from shardwright.discover.audit.cases import case_of, difference, examine, simplified
+from shardwright.discover.audit.cases import case_of, difference, evened, examine, simplified
 from shardwright.discover.audit.causes import causes
 from shardwright.discover.audit.judge import Entry
-from shardwright.discover.audit.operators import Audit, audit_all, audit_operator
+from shardwright.discover.audit.operators import Audit, audit_all, audit_operator, audit_overload
 from shardwright.discover.audit.report import render_markdown
 from shardwright.discover.audit.samples import calls_of, cubes, value_groups, varied
 from shardwright.discover.audit.scripts import script, script_name
@@ -259,3 +259,20 @@ def test_the_audit_of_some_operators_is_a_check():
 def test_an_op_that_draws_numbers_cannot_be_judged():
     entries = audit_operator("aten.bernoulli.default", limit=2)
     assert [(e.verdict, e.reason) for e in entries] == [("cannot judge", "its numbers are random")]
+
+
+@of_torch_2_13
+def test_samples_that_happen_to_be_cut_unevenly_are_no_uneven_fault():
+    """`ldl_solve` with one right side for a batch: dim 0 of the batch and of the right side are cut alike."""
+    numbers = np.random.default_rng(3).standard_normal((2, 5, 5))
+    pivots = np.broadcast_to(np.arange(1, 6, dtype=np.int32), (2, 5)).copy()
+    tensors = (numbers, pivots, numbers[0])
+    call = Sample((Slot(0), Slot(1), Slot(2)), {}, tensors, ("data", "index", "data"))
+    entries = audit_overload("aten.linalg_ldl_solve.default", [call], missing=False)
+    kinds = {e.rule: e.kind for e in entries if e.verdict == "wrong"}
+    assert kinds["S(0), S(0), S(0) -> S(0)"] == "rule"
+    operator = torch_operator("aten._adaptive_avg_pool2d_backward.default")
+    sample = Sample((Slot(0), Slot(1)), {}, (np.ones((3, 5, 3)), np.ones((3, 4, 3))), ("data", "data"))
+    even = evened(case_of(operator, sample, (S(1), S(1)), 2))
+    assert even.sample.shapes == ((4, 6, 4), (4, 4, 4))
+    assert examine(even)[1] is None  # on even shards the windows lie alike

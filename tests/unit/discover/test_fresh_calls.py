@@ -16,6 +16,7 @@ from brute_force import cut  # noqa: E402
 from shardwright.discover import QUICK, discover  # noqa: E402
 from shardwright.discover.calls.fresh import Drawer  # noqa: E402
 from shardwright.discover.emit.expression import value_of  # noqa: E402
+from shardwright.discover.emit.source import emitted_rules  # noqa: E402
 from shardwright.discover.judging.oracle import check  # noqa: E402
 from shardwright.discover.learn import SURVEY, study  # noqa: E402
 from shardwright.discover.operator import Sample  # noqa: E402
@@ -38,6 +39,8 @@ def drawn_around(name: str, args: tuple[Any, ...]) -> list[Sample]:
 def test_shards_of_one_element_are_drawn() -> None:
     calls = drawn_around("torch.nn.functional.group_norm", (x(4, 6, 5), 2))
     assert any(call.shapes == ((2, 1, 1),) and call.args[1] == 1 for call in calls)
+    calls = drawn_around("torch.nn.functional.group_norm", (x(4, 6, 3), 3))
+    assert any(call.shapes == ((2, 3, 1),) and call.args[1] == 3 for call in calls)
     calls = drawn_around("aten.view.default", (x(4, 6), [8, 3]))
     assert any(call.shapes == ((1, 1),) and call.args[1] == [] for call in calls)
 
@@ -85,22 +88,16 @@ def test_every_way_to_cut_comes_up_where_few_are_tried() -> None:
     assert {encoding for trials in pending for _, encoding in trials} == {"random", "small", "large", "alone"}
 
 
-def test_of_results_that_could_not_be_cut_evenly_only_what_holds_is_known() -> None:
-    operator = torch_operator("aten.view.default")
-    table = check(operator, sample_of(operator, (x(4, 6), [4, 3, 2]), {}))
-    assert table.row_holds((S(0),), (S(0),)) is True
-    assert table.row_holds((S(1),), (S(1),)) is None  # 6 in two, 3 in two
-    assert table.row_holds((S(1),), (S(0),)) is False
-
-
 def situation(shape: tuple[int, ...], **values: Any) -> Any:
     return SimpleNamespace(shape=(shape,), rank=(len(shape),), values=values, dtype=("float64",), dims={})
 
 
 def test_a_list_of_sizes_keeps_those_in_front() -> None:
-    cases = [situation((4, 6), size=size) for size in ([4, 2, 3], [2, 12], [4], [4, 6], [])]
-    for more, told in ((0, [True, False, False, True, False]), (1, [False, False, False, True, False])):
-        text = f"size keeps the sizes {'up to' if more else 'before'} d"
+    cases = [situation((4, 6), size=size) for size in ([4, 6, 3], [4, 3, 2], [2, 12], [4], [4, 12], [4, -1], [])]
+    for text, told in (
+        ("size keeps the sizes before d, and a multiple along d", [True, False, False, False, True, False, False]),
+        ("size keeps the sizes up to d", [True, False, False, False, False, False, False]),
+    ):
         atom = next(a for a in extent_atoms(cases, (), 0) if a.expr.text == text)
         assert [atom.holds(case, 1) for case in cases] == told
         names = ({"d": 1, "shape": case.shape, "size": case.values["size"]} for case in cases)
@@ -132,9 +129,22 @@ def test_rows_that_no_call_at_hand_shows_are_found_among_fresh_ones() -> None:
 def test_a_regrouped_dim_is_told_by_the_sizes_in_front() -> None:
     (statement,) = discover("torch.unflatten", QUICK)
     rules = [str(rule) for rule in statement.rules]
-    assert "S(d) -> S(d) WHEN size keeps the sizes before d" in rules
+    assert any(r.startswith("S(d) -> S(d) WHEN size keeps the sizes") for r in rules), rules
 
 
 def test_the_check_cuts_copies() -> None:
     parts = cut(x(4, 6), ("S", 0), 2, random.Random(1))
     assert all(part.untyped_storage().nbytes() == 12 * 8 for part in parts)
+
+
+def test_even_inputs_that_make_uneven_results_are_not_told_to_dtensor() -> None:
+    operator = torch_operator("aten.pixel_unshuffle.default")
+    samples = [sample_of(operator, (x(*shape), 2), {}) for shape in ((4, 8, 8), (2, 4, 8, 12))]
+    statement = study(operator, samples, SURVEY)
+    narrow = {str(rule): rule.narrows for rule in statement.rules if rule.grade == "even"}
+    assert narrow["S(d) -> S(d) WHEN d < ndim-2"] is False
+    assert True in narrow.values()  # of 6 in two, 3 in two
+    kept, left_out = emitted_rules(statement, even_only=True)
+    assert "S(d) -> S(d) WHEN d < ndim-2" in {str(k.rule) for k in kept}
+    assert not any(narrow[str(k.rule)] for k in kept if k.rule.grade == "even")
+    assert any("cut evenly" in out.reason for out in left_out)

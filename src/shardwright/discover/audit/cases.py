@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from ..calls.forms import resized
+from ..calls.widen import runs
 from ..judging.encode import assemble, split
 from ..operator import Array, Operator, Sample
 from ..table import Inputs
@@ -141,6 +143,26 @@ def whole_sample(case: Case) -> Sample | None:
     tensors = [assemble(held, placement) for held, placement in zip(case.parts, case.inputs)]
     found = tuple(tensor for tensor in tensors if tensor is not None)
     return case.sample.with_tensors(found) if len(found) == len(tensors) else None
+
+
+def evened(case: Case) -> Case | None:
+    """The same call with every size a multiple of the number of ranks, so that whatever is cut is cut evenly.
+
+    Pivots exchange nothing then: those of another size may be out of range, which kernels do not look at.
+    """
+    tensors = []
+    for array, name in zip(case.sample.tensors, case.sample.tensor_names(case.operator)):
+        shape = tuple(-(-size // case.world) * case.world for size in array.shape)
+        pivots = name.partition("[")[0].endswith("pivots")
+        tensors.append(
+            np.broadcast_to(np.arange(1, shape[-1] + 1, dtype=array.dtype), shape).copy()
+            if pivots
+            else resized(array, shape)
+        )
+    sample = case.sample.with_tensors(tuple(tensors))
+    if not runs(case.operator, sample):
+        return None
+    return case_of(case.operator, sample, case.inputs, case.world, before=case.before)
 
 
 def simplified(fault: Fault) -> Fault:

@@ -23,7 +23,7 @@ from ..judging.oracle import Oracle
 from ..operator import Operator, Sample
 from ..placement import KINDS, P, Placement, R
 from ..table import GRADES, Inputs, Table, folded
-from .cases import Case, Fault, case_of, examine, refused_locally, simplified, whole_sample
+from .cases import Case, Fault, case_of, evened, examine, refused_locally, simplified, whole_sample
 from .dtensor import Claim, Foreign, answers_in_full, claims, has_handler, same_cache_key
 from .samples import value_groups
 from .scripts import script
@@ -197,8 +197,11 @@ class Judge:
                 why = f"on an empty shard the operator itself {fault.how}"
                 return self._entry("refuses", text, why, met.sample, "empty", met.samples)
             if fault is not None:
-                kind = "rule" if grade == "even" else grade
-                return self._wrong(text, fault, kind, met.samples)
+                # Where samples happen to be cut unevenly, it may be no matter of how they are cut.
+                even = evened(case) if grade != "even" else None
+                plainer = examine(even)[1] if even is not None else None
+                kind = "rule" if grade == "even" or plainer is not None else grade
+                return self._wrong(text, plainer or fault, kind, met.samples)
         if doubt:
             return self._entry("cannot judge", text, doubt, met.sample, samples=met.samples)
         adjusted = met.claim.rewritten or has_handler(self.operator.overload)

@@ -114,7 +114,9 @@ class Drawer:
         every style; the shape of each tensor alone; dtypes, and every argument to both sides of what it may turn at.
         With new numbers each time."""
         styled = iter([functools.partial(self._values, sample, int(style)) for style in self.rng.permutation(STYLES)])
-        changes = (self._reshaped(sample), self._different(sample)) if not self._fixed else (self._different(sample),)
+        changes = [self._different(sample)]
+        if not self._fixed:
+            changes = [self._slender(sample), self._reshaped(sample), *changes]
         listed = [list(found) for found in changes]
         mixed = [[found[int(place)] for place in self.rng.permutation(len(found))] for found in listed]
         sources = [styled, *([functools.partial(self._values, call) for call in found] for found in mixed)]
@@ -153,7 +155,6 @@ class Drawer:
             if all(sample.tensors[t].ndim <= 4 for t in chosen):
                 tensors = tuple(change(a) if t in chosen else a for t, a in enumerate(sample.tensors))
                 yield from self._along_others(sample.with_tensors(tensors))
-        yield from self._slender(sample)
 
     def _along_others(self, sample: Sample) -> Iterator[Sample]:
         """The call; where it does not run, along other dims: ranks may differ behind the dim worked along, say."""
@@ -176,6 +177,11 @@ class Drawer:
             shapes = [tuple(2 if size == long else 1 for size in shape) for shape in sample.shapes]
             small = sample.with_tensors(tuple(resized(a, shape) for a, shape in zip(sample.tensors, shapes)))
             yield small
+            sizes = {size for shape in sample.shapes for size in shape if size not in (1, long)}
+            for count, size in itertools.product({plain[name] for name in counts}, sorted(sizes)):
+                if size % count == 0:  # as many groups, of one element each
+                    groups = [tuple(2 if n == long else count if n == size else 1 for n in s) for s in sample.shapes]
+                    yield sample.with_tensors(tuple(resized(a, shape) for a, shape in zip(sample.tensors, groups)))
             least: Sample | None = small
             for name in (*counts, *lists):
                 ones = 1 if name in counts else type(plain[name])(1 for _ in plain[name])

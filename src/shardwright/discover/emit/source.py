@@ -213,6 +213,8 @@ def _why_not(rule: Rule, layout: Layout, bools: tuple[frozenset[int], frozenset[
         return "a truth value cannot be pending"
     if rule.grade == "even" and shards(rule) and not even_only:
         return "it holds on even shards only, and a strategy is not told the mesh, so it cannot refuse others"
+    if rule.grade == "even" and rule.narrows:
+        return "where its inputs are cut evenly its results may not be, and a strategy is asked about inputs alone"
     if rule.grade != "empty" and rule.silent and shards(rule) and not even_only:
         return "on empty shards it gives wrong numbers, and a strategy is not told the mesh, so it cannot refuse them"
     return ""

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..operator import Array, Operator, Sample, Slot, leaves, slots_in
 from ..placement import KINDS, Placement, R, S, placements
-from ..table import FEWEST, GRADES, Inputs, Table, even_world
+from ..table import FEWEST, GRADES, Inputs, Table
 from .encode import ENCODINGS, assemble, chunk_sizes, kinds_for, same, shard_grade, split
 from .judge import fitting, lies, varies
 from .special_arguments import mutated_slots, shape_argument, with_argument, write_only_slots
@@ -241,7 +241,9 @@ class Oracle:
 
     def even_world(self, inputs: Inputs) -> int:
         """A number of devices that cuts every sharded dim evenly, if there is one; else 2."""
-        return even_world(self.sample.shapes, inputs)
+        sizes = [self.sample.tensors[i].shape[p.dim] for i, p in enumerate(inputs) if p.kind == "S"]
+        common = math.gcd(*sizes) if sizes else 2
+        return next((n for n in (2, 3, 5, 7, 11, 13) if common % n == 0), 2)
 
     def grade(self, inputs: Inputs, world: int, output: int, placement: Placement) -> str:
         """How the dims that a rule shards are cut, the output's too."""

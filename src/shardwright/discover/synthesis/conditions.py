@@ -107,6 +107,12 @@ def size_atoms(reference: int, tensors: int) -> Iterator[Atom]:
         3,
         "a dim of size 1 is broadcast",
     )
+    yield Atom(
+        Expr("the last dim does not have size 1", f"shape[{reference}][rank[{reference}] - 1] != 1"),
+        lambda s, d: s.shape[reference][s.rank[reference] - 1] != 1,
+        4,
+        "of one element alone it does not compute the same",
+    )
 
 
 def _size_along(s: Situation, tensor: int, d: int, rank: int) -> int:
@@ -176,16 +182,20 @@ def _against_extent(name: str, reference: int) -> Iterator[Atom]:
 
 
 def _sizes_kept(name: str, reference: int, more: int) -> Atom:
-    """A list of sizes has the tensor's own in front: what lies there, row by row, is not regrouped."""
-    place = "d + 1" if more else "d"
-    text = f"{name} keeps the sizes {'up to' if more else 'before'} d"
-    code = f"len({name}) > d and tuple({name}[:{place}]) == tuple(shape[{reference}][:{place}])"
+    """A list of sizes has the tensor's own in front: what lies there, row by row, is not regrouped.
+
+    A multiple of the size along d is cut evenly wherever d is; a part of it may not be.
+    """
+    text = f"{name} keeps the sizes up to d" if more else f"{name} keeps the sizes before d, and a multiple along d"
+    own = f"shape[{reference}]"
+    along = f"{name}[d] == {own}[d]" if more else f"{name}[d] > 0 and {own}[d] > 0 and {name}[d] % {own}[d] == 0"
+    code = f"len({name}) > d and {along} and tuple({name}[:d]) == tuple({own}[:d])"
 
     def holds(s: Situation, d: int) -> bool:
-        sizes = s.values.get(name)
-        if not isinstance(sizes, (list, tuple)) or len(sizes) <= d:
+        sizes, own = s.values.get(name), s.shape[reference]
+        if not isinstance(sizes, (list, tuple)) or len(sizes) <= d or tuple(sizes[:d]) != own[:d]:
             return False
-        return tuple(sizes[: d + more]) == tuple(s.shape[reference][: d + more])
+        return bool(sizes[d] == own[d] if more else min(sizes[d], own[d]) > 0 and sizes[d] % own[d] == 0)
 
     return Atom(Expr(text, code, frozenset((name,))), holds, 3, "rows in front of a regrouped dim stay together")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
 from ..operator import Operator, Sample
@@ -399,8 +399,16 @@ class Search:
             if self._claimed(inside, ()) == better and len({n for n, _, _ in inside}) >= WITNESSES:
                 found.append(self._rule(template, (*atoms, *(a for a in way[2] if a not in atoms)), inside, better))
                 break
-        found.append(self._rule(template, atoms, kept, grade))
+        found.append(replace(self._rule(template, atoms, kept, grade), narrows=self._narrows((*kept, *weak))))
         return found
+
+    def _narrows(self, cases: Iterable[Case]) -> bool:
+        for _, _, (number, inputs, outputs) in cases:
+            shape, results = self.situations[number].shape, self.situations[number].table.outputs
+            cut = [shape[i][p.dim] for i, p in enumerate(inputs) if p.kind == "S"]
+            if any(results[i][p.dim] % size for i, p in enumerate(outputs) if p.kind == "S" for size in cut if size):
+                return True
+        return False
 
     def _rule(self, template: Template, atoms: tuple[Atom, ...], kept: Sequence[Case], grade: str) -> Rule:
         return Rule(
