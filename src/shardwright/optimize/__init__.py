@@ -13,6 +13,7 @@ bounds, which are rounded the safe way.
 | `elimination` | exact over a tree decomposition, branching on memory |
 | `messages` | message passing (TRW-S) with prices for memory: bound, reduced costs, rounded choices |
 | `batches` | the same without memory, for problems with equal parts: variables of a kind are visited as one |
+| `alike` | any problem in such batches, by what its variables and edges have in common |
 | `narrow` | such a problem without the strategies that only choices far from the bound use |
 | `compact` | a smaller problem with the same optimum, with the same work done once for equal parts |
 | `bucket` | the optimum by bucket elimination, with the same work done once for equal parts |

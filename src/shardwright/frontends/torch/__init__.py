@@ -22,6 +22,7 @@ of a list of optional tensors are given.
 | `describe`, `parts` | for the rule book: what PyTorch says of an operator, and what ops are made of |
 | `compute`, `kernels` | `prepare`, `evaluate`, `run_graph`: computing ops |
 | `framework`, `arrays` | PyTorch as engines see it: computing ops, and the array operations behind collectives |
+| `recompute` | a model whose layers keep nothing for their backward pass, as long as a step is captured |
 | `private` | everything taken from PyTorch's private modules, with the reason |
 | `foreign` | programs that somebody else made parallel, rank by rank |
 

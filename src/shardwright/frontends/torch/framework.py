@@ -10,11 +10,11 @@ import torch
 
 from ...ir.graph import TensorType
 from ..base import Leaf, Prepared
-from .again import checkpointed
 from .arrays import TorchArrays
 from .compute import prepare
 from .dtypes import tensor_type
 from .private import tree_flatten, tree_unflatten
+from .recompute import checkpointed
 
 
 class TorchFramework:

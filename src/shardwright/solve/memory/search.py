@@ -99,7 +99,7 @@ class Within:
     """The price that gave it, and at which steps."""
     tried: list[Tried] = field(default_factory=list)
     counted: int = 0
-    """What the plan that was found costs where each reader pays its own way from the hub, as `bound` has it."""
+    """What the plan that was found costs where each reader pays a path of its own from the shared copy."""
     settled: bool = False
     """Whether all plans that may be better were gone through."""
     known: dict[tuple[int, ...], Tried] = field(default_factory=dict)
