@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import combinations
 from math import prod
 
 import numpy as np
@@ -266,7 +267,7 @@ class RouteBook:
         return found
 
     def _make(self, type: TensorType, role: str | None) -> Routes:
-        given = self._words[type]
+        given = self._with_parts_of(type)
         if any(size % dim.shards for spec in given for size, dim in zip(type.shape, spec.dims)):
             return self._searched(type, role, tuple(given))
         key = frozenset(given)
@@ -288,6 +289,19 @@ class RouteBook:
             start, end, kind = hops.steps.T
             np.minimum.at(matrix, (start, end), np.array(prices, np.int64)[kind])
         return Routes(hops.specs, hops.at, matrix)
+
+    def _with_parts_of(self, type: TensorType) -> dict[ShardingSpec, None]:
+        """All shardings, and those that a path may lead over from one that is pending on more than sums: cut as another,
+        still pending over some of the axes.  Over sums strategies have these themselves."""
+        given = self._words[type]
+        found = dict(given)
+        for partial in {spec.partial for spec in given if any(kind != "sum" for _, kind in spec.partial)}:
+            for count in range(1, len(partial) + 1):
+                for some in combinations(partial, count):
+                    for spec in given:
+                        if not any(axis.overlaps(used) for axis, _ in some for used in spec.used_axes):
+                            found[ShardingSpec.make(spec.mesh, spec.dims, some)] = None
+        return found
 
     def _searched(self, type: TensorType, role: str | None, specs: tuple[ShardingSpec, ...]) -> Routes:
         """Where shards may be uneven: from each sharding to each other one by a search, which knows no prices."""

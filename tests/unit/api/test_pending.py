@@ -237,3 +237,20 @@ def test_a_step_keeps_pending_state_and_reads_pending_batches(kind: str) -> None
     found, expected = trained(True), trained(False)
     np.testing.assert_allclose(found[0], expected[0])
     torch.testing.assert_close(found[1], expected[1])
+
+
+@pytest.mark.parametrize("solver", ["auto", "simple"])
+@pytest.mark.parametrize("kind", ["max", "min", "prod"])
+def test_what_is_pending_may_be_cut_before_it_is_reduced(kind: str, solver: str) -> None:
+    """Half of it is sent then; a bound that does not know of it is above this plan."""
+    x, w = torch.ones(2, 1, 5), torch.ones(1, 1, 3)
+
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.conv_transpose1d(x, w, stride=2)
+
+    given = (f"[_, _, _] // {kind}(x)", None)
+    mapped = sw.shard_map(program, "x=3, y=2", in_specs=given, auto_sharding=True, solver=solver)
+    plan = mapped.plan(x, w)
+    assert plan.lower_bound <= plan.cost.objective
+    assert [instr.op for instr in plan.program.instrs][:2] == ["core.slice", "all_reduce"]
+    torch.testing.assert_close(mapped(x, w), program(x, w))
