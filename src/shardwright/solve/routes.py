@@ -291,8 +291,8 @@ class RouteBook:
         return Routes(hops.specs, hops.at, matrix)
 
     def _with_parts_of(self, type: TensorType) -> dict[ShardingSpec, None]:
-        """All shardings, and those that a path may lead over from one that is pending on more than sums: cut as another,
-        still pending over some of the axes.  Over sums strategies have these themselves."""
+        """All shardings, and those that a path may lead over from one that is pending on more than sums: cut as
+        another, still pending over some of the axes.  Over sums strategies have these themselves."""
         given = self._words[type]
         found = dict(given)
         for partial in {spec.partial for spec in given if any(kind != "sum" for _, kind in spec.partial)}:
