@@ -14,7 +14,7 @@ A program becomes a `Source`, what is asked of it an `Asked`, what is decided a 
 | `beside` | recipes beside a plan, for its page |
 | `foreign` | what a parallel program of somebody else costs, for `compare` |
 | `infeasible` | why there is no plan |
-| `fitting` | what would make a program fit in memory, each tried: a larger mesh, a smaller batch with accumulation |
+| `fitting` | what would make a program fit in memory, each tried: a larger mesh, a smaller batch, checkpoints |
 | `explain` | why a value is sharded as it is; what other shardings of it would cost |
 | `debugging` | the lines of ``shard_map(auto_sharding=True, debug=True)`` |
 | `arrays/` | `ShardedArray`, and `randn`, `zeros`, `ones`, `asarray` that make them; `with_sharding_constraint` |
