@@ -6,7 +6,8 @@ Of every plan, and in any order that `lower.ordering` may give it:
   beside other ops, and do not count.
 - Where the op that computes next waits for a collective whose operand the op before it makes, nothing hides it.  With
   P, the sum over such neighbours, a step takes at least C + P.  The gap between two neighbours counts for one value
-  only, by the cheapest route that it may take: two collectives may run at once, on different links.
+  only, by the cheapest route that it may take: two collectives may run at once, on different links.  Of more values of
+  about one size than there are links each counts that part, at the best rate of any bucket: some have to share a link.
 - A link is busy for at least M: the sum over all collectives that use it.  Those that may share a start count at the
   best rate of any bucket that they may be in, which has no more than `cost.comm.full_bucket` bytes.
 
@@ -93,6 +94,12 @@ def full_price(kind: str, axes: Sequence[AxisRef], sent: int, role: str | None, 
     return sent_cost(kind, axes, sent, hardware)
 
 
+def _shared_price(kind: str, axes: Sequence[AxisRef], sent: int, role: str | None, hardware: Hardware) -> int:
+    """What a collective takes of each of its links, in whatever bucket."""
+    del role
+    return best_price(kind, tuple(axes), sent, hardware)
+
+
 def _best_rate(kind: str, axes: tuple[AxisRef, ...], hardware: Hardware) -> tuple[int, int, int]:
     """Bytes of a full bucket, and a fraction: picoseconds for a byte that no bucket up to that size is below.
 
@@ -145,17 +152,23 @@ class Neighbours:
             if counted.any() and about.graph.nodes[n].results:
                 ends[about.graph.nodes[n].results[0]] = -counted
                 left_out = True
-        for chain in _chains(about, bound):
-            for value, reader, place in chain:
-                demand = about.demands[value]
-                routes = book.routes(about.graph.type(value), None)
-                if reader < 0:
-                    ends[value] = share_of(_delivered(about, book, value) * FINE, part, WHOLE)
-                    continue
-                wanted = routes.index([way.operands[place] for way in about.ways[reader]])
-                table = share_of(routes.least[np.ix_(demand.made, wanted)] * FINE, part, WHOLE)
-                if demand.decider != reader and table.any():
-                    found.append((demand.decider, reader, table))
+        links = {link for axis in about.mesh.axes if axis.size > 1 for link in links_over((axis,), about.hardware)}
+        shared = about.book.repriced(about.hardware, _shared_price)
+        moves = []
+        for chains in _chains(about, bound):
+            together = bound and len(chains) > len(links)
+            moves += [(move, together) for chain in chains[: None if together else 1] for move in chain]
+        for (value, reader, place), together in moves:
+            demand = about.demands[value]
+            routes = (shared if together else book).routes(about.graph.type(value), None)
+            if reader < 0:
+                ends[value] = share_of(_delivered(about, book, value) * FINE, part, WHOLE)
+                continue
+            wanted = routes.index([way.operands[place] for way in about.ways[reader]])
+            whole = WHOLE * len(links) if together else WHOLE
+            table = share_of(routes.least[np.ix_(demand.made, wanted)] * FINE, part, whole)
+            if demand.decider != reader and table.any():
+                found.append((demand.decider, reader, table))
         return cls(found, ends, left_out)
 
     def value(self, value: int) -> tuple[Ints | None, Ints | None]:
@@ -200,13 +213,13 @@ Chain = list[tuple[int, int, int]]
 """Moves one after the other: a value, the node that reads it, and at which place; no node: it is delivered."""
 
 
-def _chains(about: Assigner, bound: bool) -> list[Chain]:
-    """For each two neighbours the way that one value takes from the first to the second, through views."""
+def _chains(about: Assigner, bound: bool) -> list[list[Chain]]:
+    """For each two neighbours the ways that values take from the first to the second, through views."""
     graph = about.graph
     timed = [any(way.compute for way in ways) for ways in about.ways]
     last, movable = last_needed_by_several(graph), _movable(graph)
     open_at = _brought_forward(graph, timed, movable, last) if bound else _read_for_state(about, timed)
-    found: list[Chain] = []
+    found: list[list[Chain]] = []
     before = -1
     """The node that computes before; -1: the start."""
     order = [n for n in range(len(graph.nodes)) if timed[n] and n not in movable]
@@ -214,15 +227,15 @@ def _chains(about: Assigner, bound: bool) -> list[Chain]:
         if n > last:
             break
         if not any(open_at[before + 1 : n + 1]):
-            chain = _between(about, before, n, timed)
-            if chain:
-                found.append(chain)
+            chains = _between(about, before, n, timed)
+            if chains:
+                found.append(chains)
         before = n
     if before >= 0 and before == order[-1] and not graph.updates:
         made = [v for v in graph.nodes[before].results if about.demands[v].open or not about.demands[v].groups]
         outputs = [v for v in (made or graph.nodes[before].results) if v in graph.outputs]
         if outputs:
-            found.append([(max(outputs, key=lambda v: _size(graph, v)), -1, -1)])
+            found.append([[(max(outputs, key=lambda v: _size(graph, v)), -1, -1)]])
     return found
 
 
@@ -266,11 +279,12 @@ def _read_for_state(about: Assigner, timed: Sequence[bool]) -> list[bool]:
     return found
 
 
-def _between(about: Assigner, before: int, n: int, timed: Sequence[bool]) -> Chain:
-    """Of the values that the second reads from the first, or from the inputs at the start, the largest."""
+def _between(about: Assigner, before: int, n: int, timed: Sequence[bool]) -> list[Chain]:
+    """Of the values that the second reads from the first, or from the inputs at the start, those of half the size of
+    the largest and more, which comes first."""
     graph = about.graph
-    best: Chain = []
-    size = 0
+    found: dict[int, Chain] = {}
+    """By the value that the first leaves: several views of one are one."""
     for place, value in enumerate(graph.nodes[n].inputs):
         chain: Chain = [(value, n, place)]
         at = value
@@ -287,9 +301,10 @@ def _between(about: Assigner, before: int, n: int, timed: Sequence[bool]) -> Cha
                 break
             at = graph.nodes[producer[0]].inputs[0]
             chain.append((at, producer[0], 0))
-        if fits and _size(graph, value) > size:
-            best, size = chain, _size(graph, value)
-    return best
+        if fits and _size(graph, value) > (_size(graph, found[at][0][0]) if at in found else 0):
+            found[at] = chain
+    chains = sorted(found.values(), key=lambda chain: -_size(graph, chain[0][0]))
+    return [chain for chain in chains if 2 * _size(graph, chain[0][0]) >= _size(graph, chains[0][0][0])]
 
 
 def _size(graph: Graph, value: int) -> int:

@@ -115,6 +115,17 @@ def test_what_comes_between_neighbours(early: bool) -> None:
     assert ((0, 1) in [(first, second) for first, second, _ in links]) is not early
 
 
+@pytest.mark.parametrize(("mesh", "moved"), [("d=8", 2), ("x=2, y=8", 1)])
+def test_of_more_values_than_links_all_are_moved_one_after_the_other(mesh: str, moved: int) -> None:
+    b = GraphBuilder("product")
+    graph, on = (
+        b.finish([b.op("matmul", [b.input((1024, 1024)), b.input((1024, 1024))], [(1024, 1024)])]),
+        DeviceMesh(mesh),
+    )
+    links = Neighbours.of(Assigner(graph, on, H100.on(on)), WHOLE).links()
+    assert [second for _, second, _ in links] == [0] * moved
+
+
 @pytest.mark.parametrize(("graph", "folds"), [(stack(12, 1536, 768), True), (random_graph(2, 4), False)])
 def test_one_more_sum_where_a_graph_does_not_fold(graph: Graph, folds: bool) -> None:
     """Gathers of weights count in full and reductions of gradients little, as no other sum has it."""
