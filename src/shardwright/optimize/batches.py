@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -85,7 +86,7 @@ class Batches:
 
         ``coarse`` counts in half as many bytes, twice as fast: for messages that others start from, not for a bound.
         """
-        kind = np.float32 if coarse else np.float64
+        kind: Any = np.float32 if coarse else np.float64
         self.batches = [_Batch(rows.astype(kind)) for rows in costs]
         self.costs, self.links = costs, links
         self.nudged = False
