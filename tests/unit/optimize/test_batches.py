@@ -76,6 +76,22 @@ def test_batches_are_the_same_as_one_by_one() -> None:
     assert batches.evaluate(batches.round()) == problem.evaluate(choice).cost
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_coarse_messages_are_near_and_others_start_from_them(seed: int) -> None:
+    """In half the bytes; from where they are, a bound in full is one from the first sweep on."""
+    problem = random_problem(seed)
+    fine, best = batches_of(problem), solve(problem, "elimination").cost
+    coarse = Batches(fine.costs, fine.links, coarse=True)
+    assert {box.dtype for boxes in coarse.boxes for box in boxes} == {np.dtype(np.float32)}
+    for _ in range(8):
+        assert coarse.sweep() == pytest.approx(fine.sweep(), rel=1e-5, abs=1e-3)
+    again = batches_of(problem)
+    for mine, theirs in zip(again.boxes, coarse.boxes):
+        for box, message in zip(mine, theirs):
+            box[:] = message
+    assert fine.sweep() - 1e-3 <= again.sweep() <= best + 1e-9
+
+
 def test_a_preference_decides_between_equals_and_goes_again() -> None:
     """Two variables that must agree on one of three equal strategies."""
     apart = 100 * (1 - np.eye(3, dtype=np.int64))

@@ -76,6 +76,7 @@ def test_large_tables_are_looked_at_in_parts_and_say_the_same(monkeypatch: pytes
 
     def said(block: int) -> list[np.ndarray]:
         monkeypatch.setattr(batches, "BLOCK", block)
+        monkeypatch.setattr(batches, "PART", block)
         passing = batches.Batches(costs, [link])
         bounds = [passing.sweep() for _ in range(3)]
         return [np.array(bounds), *passing.boxes[0], *passing.round()]

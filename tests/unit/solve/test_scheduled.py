@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import replace
+from math import inf
 from time import monotonic
 
 import pytest
@@ -17,7 +18,7 @@ from shardwright.lower import lower, ordered
 from shardwright.plans import Asked
 from shardwright.plans.requests import requests_of
 from shardwright.propagation.complete import Complete
-from shardwright.solve.bound import WHOLE, Neighbours, best_price, last_needed_by_several
+from shardwright.solve.bound import WHOLE, Neighbours, best_price, last_needed_by_several, shares_of
 from shardwright.solve.model import FINE, Assigner
 from shardwright.solve.planner import Planner
 from shardwright.solve.scheduled import UNFOLDED, Scheduled
@@ -49,6 +50,34 @@ def test_no_plan_is_below_the_bound(mesh: str) -> None:
         for _ in range(25):
             made = about.decode([rng.randrange(size) for size in sizes])
             assert time_of(made, planner.mesh) >= plan.lower_bound, (mesh, seed)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_bounds_that_are_not_looked_for_would_not_be_higher(seed: int) -> None:
+    planner = planner_of(random_graph(seed, 2 + seed % 4), "x=2, y=8")
+    search = planner.scheduled("auto", inf)
+    search.search()
+    search.raise_bound()
+    assert search.lower_bound > 0
+    every = [shares for row in shares_of(search.hardware, search.mesh.axes) for shares in row]
+    skipped = [shares for shares in every if not search.may_raise(shares)]
+    assert all(search.bound(shares) <= search.lower_bound for shares in skipped)
+    search.judged.clear()
+    assert all(search.may_raise(shares) for shares in every), "nothing is known without a plan"
+
+
+def test_which_kind_of_bound_is_higher_is_asked_once() -> None:
+    """With neighbours 5, without 7: so without, from then on."""
+    search = planner_of(random_graph(1, 3), "d=2").scheduled("auto", inf)
+    between, asked = Neighbours((), {}, left_out=True), list[bool]()
+
+    def bound(extra: Neighbours | None) -> int:
+        asked.append(extra is not None)
+        return 7 if extra is None else 5
+
+    assert [search._higher(between, bound) for _ in range(3)] == [7, 7, 7]
+    assert asked == [True, False, False, False]
+    assert search._higher(Neighbours((), {}), bound) == 5, "where all compute counts there is one kind"
 
 
 def test_a_plan_below_its_bound_is_an_error() -> None:

@@ -13,6 +13,7 @@ from shardwright.cost.overlap import graph_roles
 from shardwright.ir.graph import Graph
 from shardwright.lower import lower
 from shardwright.plans import Asked
+from shardwright.solve.exact import Prepared
 from shardwright.solve.model import Assigner
 from shardwright.solve.price import price
 from shardwright.solve.repeated.layers import find_layers
@@ -70,6 +71,22 @@ def test_any_choice_is_priced_and_decoded(mesh: str, pinned: bool) -> None:
             assert program_cost(lower(complete), H100, graph).objective == plan.objective
     assert len(alike) > 1
     assert min(alike) == 6  # the four that are kept, those between, and the last of them, which has another neighbour
+
+
+@pytest.mark.parametrize("mesh", ["d=4", "x=2, y=2"])
+def test_a_rough_plan_takes_one_solve_and_says_nothing_of_others(mesh: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here its choice is the best, as where values are wanted in one or two places."""
+    graph, on = stack(9, 1536, 6144), DeviceMesh(mesh)
+    solved = ((deep, deep.solve()) for deep in Prepared(graph, on, H100, Asked(graph)).stacks(H100))
+    deep, exact = next(pair for pair in solved if pair[1] is not None)
+    asked, optimum = list[bool](), Stack.optimum
+    monkeypatch.setattr(Stack, "optimum", lambda self, bound, *more: asked.append(bound) or optimum(self, bound, *more))
+    rough = deep.solve(rough=True)
+    assert exact is not None
+    assert rough is not None
+    assert asked == [False]
+    assert rough.lower_bound == 0
+    assert rough.objective == exact.objective
 
 
 def test_a_tight_plan_is_said_anew_where_inputs_changed() -> None:

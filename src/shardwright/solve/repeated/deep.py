@@ -106,7 +106,7 @@ class Inner:
 class Deep:
     """The problem with ``out`` layers put back."""
 
-    def __init__(self, inner: Inner, out: int) -> None:
+    def __init__(self, inner: Inner, out: int, coarse: bool = False) -> None:
         self.inner, self.out = inner, out
         problem = inner.small.problem
         self.offset = inner.small.offset + out * inner.small.offsets.get(inner.low - 1, 0)
@@ -148,7 +148,7 @@ class Deep:
             for part in split(mine, theirs, len(costs[batch]) > 1, len(costs[other]) > 1):
                 made.append(Link(batch, other, mine[part], theirs[part], table))
                 self.edges.append(numbers[part])
-        self.batches = Batches(costs, made)
+        self.batches = Batches(costs, made, coarse)
 
     def _batch(self, batch: int, parts: Sequence[tuple[range, int, slice]]) -> Ints:
         """Give a batch's members their rows, by layer; what their strategies cost."""
@@ -227,7 +227,7 @@ class Deep:
         """
         until = float("inf") if seconds is None else monotonic() + seconds
         if self.out:
-            shallow = Deep(self.inner, 0)
+            shallow = Deep(self.inner, 0, True)
             warm(shallow.batches, until, rough)
             self.start_from(shallow)
         found = sweep(self.batches, until, rough or not narrowed, narrowed)
