@@ -21,7 +21,7 @@ come between.  What is made of state alone may run beside a move between neighbo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -34,6 +34,7 @@ from ..cost.overlap import state_made
 from ..cost.schedule import links_over
 from ..ir.graph import Graph
 from ..ir.order import BUCKETED
+from ..ir.program import Program
 from ..optimize.problem import Ints, share_of
 from ..propagation.complete import Complete
 from ..spec.axes import Axes, AxisRef
@@ -338,11 +339,7 @@ def is_foreseen(complete: Complete, given: Mapping[int, ShardingSpec], outs: Ite
     what was asked of a value is what its op leaves, and nothing is carried through an op while it is pending but sums.
     """
     graph, mesh = complete.graph, complete.mesh
-    pairs = list(zip(graph.inputs, complete.inputs))
-    for decision in complete.decisions:
-        node = graph.nodes[decision.node]
-        pairs += zip((*node.inputs, *node.results), (*decision.operands, *decision.results))
-    seen = {(graph.type(value).shape, spec) for value, spec in pairs}
+    seen = {(graph.type(value).shape, spec) for value, spec in _placed(complete)}
     fits = all(size % dim.shards == 0 for shape, spec in seen for size, dim in zip(shape, spec.dims))
     orders = (mesh.axes, *orders_in(mesh, (*given.values(), *outs)))
     carried = {kind for decision in complete.decisions for spec in decision.operands for _, kind in spec.partial}
@@ -358,6 +355,25 @@ def is_foreseen(complete: Complete, given: Mapping[int, ShardingSpec], outs: Ite
     return fits and all(any(_in_order(axes, order) for order in orders) for axes in dims)
 
 
+def by_known_ways(complete: Complete, program: Program) -> bool:
+    """Whether copies are made by way of shardings that tensors of the type have in the plan; lowering knows others."""
+    graph = complete.graph
+    known = {(graph.type(value), spec) for value, spec in _placed(complete)}
+    read = {*program.outputs, *(v for instr in program.instrs if instr.node is not None for v in instr.inputs)}
+    made = {v for instr in program.instrs if instr.node is None for v in instr.results} - read
+    passed = (program.values[v] for v in made)
+    return all((local.type, local.spec) in known for local in passed if local.origin is not None)
+
+
+def _placed(complete: Complete) -> Iterator[tuple[int, ShardingSpec]]:
+    """Values with the shardings that they are given in, read in and left in."""
+    graph = complete.graph
+    yield from zip(graph.inputs, complete.inputs)
+    for decision in complete.decisions:
+        node = graph.nodes[decision.node]
+        yield from zip((*node.inputs, *node.results), (*decision.operands, *decision.results))
+
+
 def _in_order(axes: Axes, order: Axes) -> bool:
     places = [next(i for i, axis in enumerate(order) if axis.overlaps(part)) for part in axes if part.size > 1]
     return places == sorted(places)
@@ -365,4 +381,7 @@ def _in_order(axes: Axes, order: Axes) -> bool:
 
 _OF_ONE_PARAMETER = 4
 """A parameter and its moments: what more pieces of new state need is needed by several parameters."""
-__all__ = ["WHOLE", "Neighbours", "Shares", "best_price", "full_price", "is_foreseen", "shares_of", "weighted_price"]
+__all__ = [
+    "WHOLE", "Neighbours", "Shares", "best_price", "by_known_ways", "full_price", "is_foreseen", "shares_of",
+    "weighted_price",
+]  # fmt: skip

@@ -40,7 +40,7 @@ from ..rules.registry import fuse_updates
 from ..spec.axes import Axes
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
-from .bound import is_foreseen
+from .bound import by_known_ways, is_foreseen
 from .exact import Prepared, assigner_of, best_plan, held_by
 from .model import Assigner, Assignment
 from .recipes import DISTINCT, RECIPES
@@ -212,6 +212,7 @@ class Planner:
         return (
             is_foreseen(plan.complete, self.asked.given, self.asked.out_specs.values())
             and lower(plan.complete).bytes == plan.program.bytes
+            and by_known_ways(plan.complete, plan.program)
         )
 
     @property

@@ -68,6 +68,17 @@ FOUND = {
         FuzzProgram((Fill((7,), "float64", 0), Fill((1,), "bool", 0)), (call("np.cumsum", A, axis=0),
                     call("np.nan_to_num", C)), (3, 1, 2)),
         Request("y=2", "planned", out_specs=(None, None, "[y]"), memory=0.95)),
+    # A reshard may lead through a sharding that no tensor has, such as a slice before a permute.
+    "a plan by a recipe, with a permute": Case(
+        program([(12, 7), (6, 7)], call("np.swapaxes", B, 0, -1), call("np.moveaxis", A, 1, 0),
+                call("np.reshape", Ref(3), (84,), order="F"), call("np.minimum", B, -1.5),
+                call("np.clip", Ref(4), -0.5, 0.75), call("np.cumsum", Ref(5), axis=0), returned=(7, 6, 2)),
+        Request("x=2, y=2", "planned", in_specs=("[y, _]", None), memory=0.925)),
+    # Axes of one device cut nothing, and a copy may be without them, also where an op is told where its part begins.
+    "a lookup in what one device splits": Case(
+        FuzzProgram((Fill((1, 7), "float64", 0), Fill((7,), "float64", 0), Fill((), "int64", 0, "below", 7)),
+                    (call("np.dot", A, B), call("np.take", B, C, axis=-1)), (3, 4)),
+        Request("x=2, y=1", in_specs=("[x, _]", "[y] // x", "[]"))),
     # Strategies let an axis begin in a dim that it fills, not in one that others have begun to fill.
     "an axis that goes on in another dim": Case(
         program([(12, 7), (7, 6)], call("np.abs", A), call("np.dot", C, B),
