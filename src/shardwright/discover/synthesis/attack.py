@@ -53,8 +53,8 @@ class Strength:
 
 
 FULL = Strength()
-LIGHT = Strength(calls=16, seeds=3, around=90, per_rule=8, tries=3, rounds=16, rows=400, most=1800, trials=3, more=2500)
-SWIFT = Strength(calls=8, seeds=1, around=24, per_rule=4, tries=2, rounds=8, rows=60, most=160, trials=2, more=0)
+LIGHT = Strength(calls=16, seeds=3, around=90, per_rule=8, tries=3, rounds=16, rows=400, most=1800, more=2500)
+SWIFT = Strength(calls=8, seeds=1, around=32, per_rule=4, tries=2, rounds=8, rows=60, most=160, more=0)
 """For all operators in one go."""
 
 
