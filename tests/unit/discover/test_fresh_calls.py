@@ -20,7 +20,7 @@ from shardwright.discover.emit.source import emitted_rules  # noqa: E402
 from shardwright.discover.judging.oracle import check  # noqa: E402
 from shardwright.discover.learn import SURVEY, study  # noqa: E402
 from shardwright.discover.operator import Sample  # noqa: E402
-from shardwright.discover.placement import P, S  # noqa: E402
+from shardwright.discover.placement import P, R, S  # noqa: E402
 from shardwright.discover.synthesis.attack import LIGHT, Pool, Target  # noqa: E402
 from shardwright.discover.synthesis.conditions import extent_atoms, value_atoms  # noqa: E402
 from shardwright.discover.synthesis.search import Search  # noqa: E402
@@ -90,6 +90,15 @@ def test_what_does_not_run_on_shards_is_refuted_whatever_the_numbers() -> None:
 
     assert target_of(wary, x(4, 6)).try_row((S(0),), (S(0),)) is False
     assert target_of(wary, x(4, 6)).try_row((S(1),), (S(1),)) is None
+
+
+def test_results_near_overflow_tell_nothing_of_pending_parts() -> None:
+    def grown(x: Any, y: Any) -> Any:
+        return torch.exp(x) * y
+
+    for top, told in ((7.0, True), (709.0, None)):
+        exponents = torch.full((4, 6), top, dtype=torch.float64) - torch.arange(6)
+        assert target_of(grown, exponents, x(4, 6)).try_row((R, P("sum")), (P("sum"),)) is told
 
 
 def test_a_kernels_own_error_refutes_nothing() -> None:
