@@ -20,9 +20,10 @@ from shardwright.discover.emit.source import emitted_rules  # noqa: E402
 from shardwright.discover.judging.oracle import check  # noqa: E402
 from shardwright.discover.learn import SURVEY, study  # noqa: E402
 from shardwright.discover.operator import Sample  # noqa: E402
-from shardwright.discover.placement import P, S  # noqa: E402
+from shardwright.discover.placement import P, R, S  # noqa: E402
 from shardwright.discover.synthesis.attack import LIGHT, Pool, Target  # noqa: E402
 from shardwright.discover.synthesis.conditions import extent_atoms, value_atoms  # noqa: E402
+from shardwright.discover.synthesis.search import Search  # noqa: E402
 from shardwright.discover.torch.ops import sample_of, torch_operator  # noqa: E402
 
 
@@ -43,6 +44,28 @@ def test_shards_of_one_element_are_drawn() -> None:
     assert any(call.shapes == ((2, 3, 1),) and call.args[1] == 3 for call in calls)
     calls = drawn_around("aten.view.default", (x(4, 6), [8, 3]))
     assert any(call.shapes == ((1, 1),) and call.args[1] == [] for call in calls)
+
+
+def test_one_tensor_alone_has_another_dtype() -> None:
+    calls = drawn_around("aten.add.Tensor", (x(4, 6), x(4, 6)))[:24]
+    kinds = {tuple(a.dtype.kind for a in call.tensors) for call in calls}
+    assert {("b", "f"), ("f", "b"), ("i", "f"), ("f", "i")} <= kinds
+
+
+def test_what_was_unknown_of_a_known_call_is_read_again() -> None:
+    """The search knows all calls, and a row of one of them is tried only later: the rule is narrowed, not dropped."""
+    operator = torch_operator("aten.abs.default")
+    table = check(operator, sample_of(operator, (x(4, 6),), {}))
+    search = Search.over(operator, [table], 0)
+    target = target_of(torch.abs, x(8, 6))
+    assert target.table.answers is not None
+    search.add([target.situation])
+    template = next(t for t in search._templates() if t.reference == 0 and t.cost == 0)
+    before = len(search._cases(template).failed)
+    target.table.answers[(S(0),), (S(0),)] = False
+    assert len(search._cases(template).failed) == before
+    search.read_again(template)
+    assert len(search._cases(template).failed) == before + 1
 
 
 def test_ranks_differ_behind_the_dim_worked_along() -> None:
@@ -67,6 +90,15 @@ def test_what_does_not_run_on_shards_is_refuted_whatever_the_numbers() -> None:
 
     assert target_of(wary, x(4, 6)).try_row((S(0),), (S(0),)) is False
     assert target_of(wary, x(4, 6)).try_row((S(1),), (S(1),)) is None
+
+
+def test_results_near_overflow_tell_nothing_of_pending_parts() -> None:
+    def grown(x: Any, y: Any) -> Any:
+        return torch.exp(x) * y
+
+    for top, told in ((7.0, True), (709.0, None)):
+        exponents = torch.full((4, 6), top, dtype=torch.float64) - torch.arange(6)
+        assert target_of(grown, exponents, x(4, 6)).try_row((R, P("sum")), (P("sum"),)) is told
 
 
 def test_a_kernels_own_error_refutes_nothing() -> None:

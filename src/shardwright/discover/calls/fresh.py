@@ -116,7 +116,7 @@ class Drawer:
         styled = iter([functools.partial(self._values, sample, int(style)) for style in self.rng.permutation(STYLES)])
         changes = [self._different(sample)]
         if not self._fixed:
-            changes = [self._slender(sample), self._reshaped(sample), *changes]
+            changes = [self._slender(sample), self._mixed(sample), self._reshaped(sample), *changes]
         listed = [list(found) for found in changes]
         mixed = [[found[int(place)] for place in self.rng.permutation(len(found))] for found in listed]
         sources = [styled, *([functools.partial(self._values, call) for call in found] for found in mixed)]
@@ -144,6 +144,15 @@ class Drawer:
                 yield sample.with_tensors(
                     tuple(recast(a, np.dtype(dtype)) if t in data else a for t, a in enumerate(sample.tensors))
                 )
+
+    def _mixed(self, sample: Sample) -> Iterator[Sample]:
+        """One tensor alone in another dtype."""
+        data = [t for t, role in enumerate(sample.roles) if role == "data"]
+        for t, dtype in itertools.product(data if len(data) > 1 else (), ("int64", "bool", "float64")):
+            if sample.tensors[t].dtype.name != dtype:
+                with np.errstate(all="ignore"):
+                    other = recast(sample.tensors[t], np.dtype(dtype))
+                yield sample.with_tensors(tuple(other if i == t else a for i, a in enumerate(sample.tensors)))
 
     def _reshaped(self, sample: Sample) -> Iterator[Sample]:
         """Other sizes, ranks and forms of one tensor, of all, and of all but one."""

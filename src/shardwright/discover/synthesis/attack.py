@@ -16,7 +16,7 @@ import numpy as np
 from ..calls.fresh import Drawer
 from ..judging.encode import ENCODINGS, MANY_ROUNDINGS, assemble, same
 from ..judging.oracle import Oracle
-from ..operator import Operator, Sample
+from ..operator import Array, Operator, Sample
 from ..placement import KINDS, Placement, R
 from ..table import GRADES, Inputs, Table
 from .cases import Situation
@@ -54,7 +54,7 @@ class Strength:
 
 FULL = Strength()
 LIGHT = Strength(calls=16, seeds=3, around=90, per_rule=8, tries=3, rounds=16, rows=400, most=1800, more=2500)
-SWIFT = Strength(calls=8, seeds=1, around=24, per_rule=4, tries=2, rounds=8, rows=60, most=160, trials=2, more=0)
+SWIFT = Strength(calls=8, seeds=1, around=32, per_rule=4, tries=2, rounds=8, rows=60, most=160, more=0)
 """For all operators in one go."""
 
 
@@ -225,8 +225,14 @@ class Pool:
         situation = Situation.of(self.operator, table, self.dim_names, self.inserts)
         if any(name not in situation.dims for name in self.dim_names):
             return None
-        finite = all(np.isfinite(a).all() for a in (*oracle.truth, *sample.tensors) if a.dtype.kind in "fc")
-        return Target(situation, oracle, 5 * len(self.targets), self.trials, bool(finite))
+        finite = all(_far_from_overflow(a) for a in (*oracle.truth, *sample.tensors) if a.dtype.kind in "fc")
+        return Target(situation, oracle, 5 * len(self.targets), self.trials, finite)
+
+
+def _far_from_overflow(array: Array) -> bool:
+    """Whether its numbers are finite, and parts a good deal larger would be, too."""
+    with np.errstate(all="ignore"):
+        return bool((np.abs(array) < float(np.finfo(array.dtype).max) ** 0.75).all())
 
 
 @dataclass(frozen=True)

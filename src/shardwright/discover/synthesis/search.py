@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from operator import itemgetter
 
 from ..operator import Operator, Sample
@@ -30,14 +30,8 @@ from .conditions import (
     word_among,
     words_of,
 )
-from .conjunctions import Partial, Seen, longer, mask_of
+from .conjunctions import Case, Cases, Found, Partial, Seen, Way, cost_of, longer, mask_of, needed
 from .templates import Outputs, Row, Template, dims_of, label, placed_at, row_text, rows_of
-
-Way = tuple[int, int, tuple[Atom, ...]]
-"""A condition that keeps every failing case out: its cost, the cases it lets in (as bits), and its atoms."""
-
-Case = tuple[int, int, Row]
-"""The number of a situation, a dim, and the row that a template means there."""
 
 WITNESSES = 3
 """Calls on which a rule must have held to be stated."""
@@ -48,26 +42,9 @@ _MOST_TEMPLATES = 500
 """Beyond so many, operators with lists of results, the most far-fetched are not looked at."""
 _MOST_ATOMS = 80
 _MOST_CONDITIONS = 4
+_MOST_OTHERS = 200
 _BEAM = 40
 """Conjunctions of two and more that are looked at with one more."""
-
-
-@dataclass
-class _Cases:
-    """Where a template holds and where it fails, of the situations read so far, and the conditions that part them."""
-
-    read: int = 0
-    held: list[Case] = field(default_factory=list)
-    failed: list[Case] = field(default_factory=list)
-    weak: list[Case] = field(default_factory=list)
-    """Of what even shards tell nothing, but where it fails on others."""
-    ways: list[Way] | None = None
-    rest: tuple[int, list[Way]] | None = None
-    """How many cases were left to cover at last, and the conditions for these."""
-
-
-Found = tuple[Template, tuple[Atom, ...], set[Row]]
-"""A rule of the search: its template, its condition, and the rows in which it holds."""
 
 
 class Search:
@@ -94,7 +71,8 @@ class Search:
         """Calls on which shards of a kind must have been seen to be claimed."""
         self._all_templates: list[Template] | None = None
         self._words: dict[tuple[int, bool, int], list[DimWord]] = {}
-        self._cases_of: dict[str, _Cases] = {}
+        self._cases_of: dict[str, Cases] = {}
+        self._meant_by: dict[str, tuple[int, set[Row]]] = {}
         self._aligned = [aligned_word(i) for i in range(len(situations[0].rank))]
         self._refresh()
 
@@ -194,9 +172,9 @@ class Search:
 
     # ---- conditions ----------------------------------------------------------------------------------------
 
-    def _cases(self, template: Template) -> _Cases:
+    def _cases(self, template: Template) -> Cases:
         """Where the template holds and where it fails."""
-        known = self._cases_of.setdefault(template.key, _Cases())
+        known = self._cases_of.setdefault(template.key, Cases())
         for number in range(known.read, len(self.situations)):
             situation = self.situations[number]
             for d in dims_of(template, situation):
@@ -224,8 +202,12 @@ class Search:
         """The rows in which a template holds, and every condition under which it never fails, cheapest first."""
         cases = self._cases(template)
         if cases.ways is None:
-            cases.ways = self._separating(template, cases.held, cases.failed)
-        return [row for _, _, row in cases.held], cases.ways
+            # Of calls that no rule must cover some will do to tell wide conditions from narrow ones.
+            asked = [case for case in cases.held if case[2] in self.rows]
+            others = [case for case in cases.held if case[2] not in self.rows]
+            cases.telling = [*asked, *others[:: -(-len(others) // _MOST_OTHERS) or 1]]
+            cases.ways = self._separating(template, cases.telling, cases.failed)
+        return [row for _, _, row in cases.telling], cases.ways
 
     def _separating(
         self, template: Template, held: Sequence[Case], failed: Sequence[Case], among: Sequence[Atom] | None = None
@@ -304,15 +286,14 @@ class Search:
                 break
             rules.append(best)
             self.todo -= best[2]
-        kept = self._simplified(_needed(rules, self.rows))
+        kept = self._simplified(needed(rules, self.rows))
         return [(template, atoms) for template, atoms, _ in kept]
 
     def _widest(self, hopeless: set[str]) -> Found | None:
         """The rule that covers most rows left, the simplest of these.  Templates that make none join `hopeless`."""
         promise = []
         for place, template in enumerate(self._templates()):
-            # At best it covers all rows in which it holds, without a condition.
-            most = len({row for _, _, row in self._cases(template).held} & self.todo)
+            most = len(self._meant(template) & self.todo)
             if most and template.key not in hopeless:
                 promise.append(((-most, template.cost, place), template))
         best: tuple[tuple[int, int, int], Found] | None = None
@@ -324,10 +305,26 @@ class Search:
                 hopeless.add(template.key)
                 continue
             atoms, covers = condition
-            score = (-len(covers & self.todo), _cost(template, atoms), bound[2])
+            score = (-len(covers & self.todo), cost_of(template, atoms), bound[2])
             if best is None or score < best[0]:
                 best = score, (template, atoms, covers)
         return None if best is None else best[1]
+
+    def _meant(self, template: Template) -> set[Row]:
+        """The rows that it covers at best: those that it means, without a condition."""
+        known = self._meant_by.get(template.key)
+        if known is None or known[0] != len(self.rows):
+            meant = set()
+            for number in {number for number, _, _ in self.rows}:
+                situation = self.situations[number]
+                placed = (template.at(situation, d) for d in dims_of(template, situation))
+                meant |= {(number, *found) for found in placed if found is not None}
+            known = self._meant_by[template.key] = len(self.rows), meant & self.rows
+        return known[1]
+
+    def read_again(self, template: Template) -> None:
+        """A known call refuted a rule of this template: what was unknown there when it was read is known now."""
+        self._cases_of.pop(template.key, None)
 
     def _for_the_rest(self) -> Found | None:
         """A rule for rows that no other covers: what the search for wide conditions passed over."""
@@ -469,20 +466,6 @@ class Search:
                 if not atom.holds(self.situations[number], d) and self._admits(others, case):
                     yield f"without '{atom.expr}': {row_text(self.situations[number], inputs, outputs)} is wrong"
                     break
-
-
-def _cost(template: Template, atoms: Sequence[Atom]) -> int:
-    return template.cost + 2 * sum(atom.cost for atom in atoms)
-
-
-def _needed(rules: list[Found], rows: set[Row]) -> list[Found]:
-    """Without rules all of whose rows later ones cover, too: the most far-fetched go first."""
-    kept = list(rules)
-    for rule in sorted(rules, key=lambda rule: -_cost(rule[0], rule[1])):
-        others = [other for other in kept if other is not rule]
-        if rule[2] & rows <= set().union(*(covers for _, _, covers in others)):
-            kept = others
-    return kept
 
 
 def _term(term: Placement | DimWord) -> Term:

@@ -318,13 +318,15 @@ class _Siege:
     def _learned(self, rules: Sequence[Ruling], struck: Sequence[Struck]) -> bool:
         """Whether a rule was refuted; the search then knows the calls."""
         added: dict[int, Target] = {}
+        known = {id(s) for s in self.search.situations}
         for (template, atoms), one in zip(rules, struck):
             if not one.refuted:
                 continue
-            for target in one.refuted[:: -(-len(one.refuted) // _MOST_LESSONS)]:
-                added[id(target)] = target
+            lessons = one.refuted[:: -(-len(one.refuted) // _MOST_LESSONS)]
+            added.update((id(target), target) for target in lessons)
+            if any(id(target.situation) in known for target in lessons):
+                self.search.read_again(template)
             self._write_down(template, atoms, one.refuted[0])
-        known = {id(s) for s in self.search.situations}
         self.search.add([t.situation for t in added.values() if id(t.situation) not in known])
         return bool(added)
 
