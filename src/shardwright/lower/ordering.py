@@ -30,7 +30,7 @@ from typing import NamedTuple
 from ..cost import RESIDENT, Hardware, memory_profile
 from ..cost.comm import full_bucket
 from ..cost.overlap import state_made
-from ..cost.profile import program_memory
+from ..cost.profile import MemoryProfile, program_memory
 from ..cost.program import instr_costs
 from ..cost.schedule import links_of, makespan, start_time
 from ..ir.graph import Graph
@@ -97,6 +97,8 @@ def ordered(
 
     best, least = plain, time_of(plain)
     computed = sum(time for time, instr in zip(times, program.instrs) if not instr.is_collective)
+    never = False
+    """Whether what computing holds at the peak is too much, whatever the order."""
     for late_parts in (True, False):
         windows = _Windows(plain, hardware, times, late_parts)
 
@@ -104,6 +106,8 @@ def ordered(
             order = replace(plain, order=tuple(windows.order(how)))
             return _Tried(time_of(order), sum(event.kind == START for event in order.order), order, how)
 
+        if never and windows.never_fits(made(_SIZES[0]).order, limit):
+            break
         tried = [made(how) for how in _SIZES]
         usual = min(tried, key=lambda one: one[:2]).how
         for changed in (_grown, _further):
@@ -119,6 +123,8 @@ def ordered(
                 break
             if limit is None or program_memory(order, RESIDENT) <= limit:
                 best, least, done = order, time, place == 0
+                break
+            if place == 0 and (never := windows.never_fits(order, limit)):
                 break
             smaller = windows.fitting(how, limit) if place == 0 or how == usual else None
             if smaller is not None and (time := time_of(smaller)) < least:
@@ -177,6 +183,7 @@ class _Windows:
             if instr.is_collective:
                 self.ready[n] = max((place[made] for made in makers), default=-1)
                 self.deadline[n] = self.count
+        self.moved = {value for n in self.ready for value in (*program.instrs[n].inputs, *program.instrs[n].results)}
         self.clock = self._clock(times, place)
         self._caps: dict[tuple[str, ...], int] = {}
         self.runs = [
@@ -210,6 +217,8 @@ class _Windows:
             profile = memory_profile(program, RESIDENT)
             if profile.peak <= limit:
                 return program
+            if self.held_beside(profile) > limit:
+                return None
             at = profile.live.step
             ends = {event.members: i for i, event in enumerate(program.order) if event.kind == WAIT}
             begun = [event.members for event in program.order[: at + 1] if event.kind == START]
@@ -219,6 +228,14 @@ class _Windows:
             if not parts:
                 return None
         return None
+
+    def never_fits(self, order: Program, limit: int | None) -> bool:
+        return limit is not None and self.held_beside(memory_profile(order, RESIDENT)) > limit
+
+    def held_beside(self, profile: MemoryProfile) -> int:
+        """Bytes at the peak that no collective sends or brings: orders change them hardly, buckets not at all."""
+        values, moved = self.program.values, self.moved
+        return sum(values[value].padded_bytes for value in profile.live.alive if value not in moved)
 
     # -- buckets ----------------------------------------------------------------------------------------
 

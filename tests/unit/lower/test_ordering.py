@@ -20,6 +20,7 @@ from shardwright.frontends.numpy import prepare
 from shardwright.ir.order import BUCKETED, RUN, START, WAIT, bucket_key, check_order, events_of
 from shardwright.ir.program import Event
 from shardwright.lower import ordered
+from shardwright.lower.ordering import _SIZES, _Windows
 from shardwright.proof.proving import prove
 from shardwright.run import VirtualEngine, scatter
 
@@ -236,3 +237,17 @@ def test_what_is_too_large_at_the_peak_is_halved(monkeypatch: pytest.MonkeyPatch
     halved = time()
     monkeypatch.setattr("shardwright.lower.ordering._HALVED", 0)
     assert simulate(program, H100, graph).total <= halved < time()
+
+
+def test_what_no_order_lets_fit_is_not_ordered_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    program, graph = step_of(512, 16, "zero3")
+    plain = replace(program, order=())
+    made = []
+    order = _Windows.order
+    monkeypatch.setattr(_Windows, "order", lambda *about: made.append(about) or order(*about))
+    assert ordered(plain, H100, graph, limit=1).order == ()
+    few = len(made)
+    made.clear()
+    monkeypatch.setattr(_Windows, "never_fits", lambda *_: False)
+    ordered(plain, H100, graph, limit=1)
+    assert few <= len(_SIZES) + 3 < len(made)
