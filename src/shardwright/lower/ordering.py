@@ -30,7 +30,7 @@ from typing import NamedTuple
 from ..cost import RESIDENT, Hardware, memory_profile
 from ..cost.comm import full_bucket
 from ..cost.overlap import state_made
-from ..cost.profile import MemoryProfile, program_memory
+from ..cost.profile import program_memory
 from ..cost.program import instr_costs
 from ..cost.schedule import links_of, makespan, start_time
 from ..ir.graph import Graph
@@ -54,7 +54,9 @@ class How(NamedTuple):
     """Whether buckets are small at both ends of a step, where there is little to hide behind."""
 
 
-_SIZES = (How(1), How(4), How(16), How(32), How(0, 1))
+_LEAN = How(0, 1)
+"""What holds least: where it does not fit, smaller buckets would not either."""
+_SIZES = (How(1), How(4), How(16), How(32), _LEAN)
 _FURTHER = 64
 """Buckets ahead, where links have more to bring for some ops than fits behind the ops before."""
 _GROWING = (16, 8, 4, 2)
@@ -97,8 +99,8 @@ def ordered(
 
     best, least = plain, time_of(plain)
     computed = sum(time for time, instr in zip(times, program.instrs) if not instr.is_collective)
-    never = False
-    """Whether what computing holds at the peak is too much, whatever the order."""
+    fits = True
+    """Whether the order that holds least does."""
     for late_parts in (True, False):
         windows = _Windows(plain, hardware, times, late_parts)
 
@@ -106,7 +108,7 @@ def ordered(
             order = replace(plain, order=tuple(windows.order(how)))
             return _Tried(time_of(order), sum(event.kind == START for event in order.order), order, how)
 
-        if never and windows.never_fits(made(_SIZES[0]).order, limit):
+        if not fits and not _within(made(_LEAN).order, limit):
             break
         tried = [made(how) for how in _SIZES]
         usual = min(tried, key=lambda one: one[:2]).how
@@ -121,17 +123,23 @@ def ordered(
         for place, (time, _, order, how) in enumerate(tried):
             if time >= least:
                 break
-            if limit is None or program_memory(order, RESIDENT) <= limit:
+            if _within(order, limit):
                 best, least, done = order, time, place == 0
                 break
-            if place == 0 and (never := windows.never_fits(order, limit)):
-                break
-            smaller = windows.fitting(how, limit) if place == 0 or how == usual else None
+            if place == 0:
+                fits = any(_within(lean.order, limit) for lean in tried if lean.how == _LEAN)
+                if not fits:
+                    break
+            smaller = windows.fitting(how, limit) if limit and (place == 0 or how == usual) else None
             if smaller is not None and (time := time_of(smaller)) < least:
                 best, least = smaller, time
         if done:
             break  # else what is kept whole until a part of it is needed may be what takes too much
     return check_order(best)
+
+
+def _within(program: Program, limit: int | None) -> bool:
+    return limit is None or program_memory(program, RESIDENT) <= limit
 
 
 class _Tried(NamedTuple):
@@ -183,7 +191,6 @@ class _Windows:
             if instr.is_collective:
                 self.ready[n] = max((place[made] for made in makers), default=-1)
                 self.deadline[n] = self.count
-        self.moved = {value for n in self.ready for value in (*program.instrs[n].inputs, *program.instrs[n].results)}
         self.clock = self._clock(times, place)
         self._caps: dict[tuple[str, ...], int] = {}
         self.runs = [
@@ -217,8 +224,6 @@ class _Windows:
             profile = memory_profile(program, RESIDENT)
             if profile.peak <= limit:
                 return program
-            if self.held_beside(profile) > limit:
-                return None
             at = profile.live.step
             ends = {event.members: i for i, event in enumerate(program.order) if event.kind == WAIT}
             begun = [event.members for event in program.order[: at + 1] if event.kind == START]
@@ -228,14 +233,6 @@ class _Windows:
             if not parts:
                 return None
         return None
-
-    def never_fits(self, order: Program, limit: int | None) -> bool:
-        return limit is not None and self.held_beside(memory_profile(order, RESIDENT)) > limit
-
-    def held_beside(self, profile: MemoryProfile) -> int:
-        """Bytes at the peak that no collective sends or brings: orders change them hardly, buckets not at all."""
-        values, moved = self.program.values, self.moved
-        return sum(values[value].padded_bytes for value in profile.live.alive if value not in moved)
 
     # -- buckets ----------------------------------------------------------------------------------------
 

@@ -246,8 +246,4 @@ def test_what_no_order_lets_fit_is_not_ordered_again_and_again(monkeypatch: pyte
     order = _Windows.order
     monkeypatch.setattr(_Windows, "order", lambda *about: made.append(about) or order(*about))
     assert ordered(plain, H100, graph, limit=1).order == ()
-    few = len(made)
-    made.clear()
-    monkeypatch.setattr(_Windows, "never_fits", lambda *_: False)
-    ordered(plain, H100, graph, limit=1)
-    assert few <= len(_SIZES) + 3 < len(made)
+    assert len(made) <= len(_SIZES) + 3
