@@ -337,7 +337,7 @@ def instances(
     codes = " ; ".join(_codes(rule))
     for name in statement.dim_parameters:
         value = names.get(name)
-        many = re.search(rf"\bin {name}\b|\b{name}\.index", codes)
+        many = re.search(rf"\bin {name}\b|\b{name}\.index|\blen\({name}\)", codes)
         if isinstance(value, int):
             names[name] = (value % room,) if many else value % room
         elif value is None and not many:

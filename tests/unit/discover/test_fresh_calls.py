@@ -46,6 +46,20 @@ def test_shards_of_one_element_are_drawn() -> None:
     assert any(call.shapes == ((1, 1),) and call.args[1] == [] for call in calls)
 
 
+def test_an_argument_says_what_size_a_result_has() -> None:
+    """``output_size``, which must be right where it is given: no shard has it."""
+
+    def told(x: Any, times: int, size: int | None = None) -> Any:
+        made = x.repeat_interleave(times, 0)
+        assert size in (None, made.shape[0])
+        return made
+
+    operator = torch_operator(told)
+    sample = sample_of(operator, (x(4, 6), 3), {})
+    calls = Drawer(operator, [sample]).around(sample)
+    assert any(call.values(operator)["size"] == 12 for call in calls)
+
+
 def test_one_tensor_alone_has_another_dtype() -> None:
     calls = drawn_around("aten.add.Tensor", (x(4, 6), x(4, 6)))[:24]
     kinds = {tuple(a.dtype.kind for a in call.tensors) for call in calls}

@@ -51,6 +51,8 @@ def _in_list(name: str) -> Iterator[Atom]:
     )
     why = f"only along {name} do the results of the shards combine so"
     yield Atom(Expr(f"d in {name}", f"d in {name}", uses), lambda s, d: d in s.dims[name], 1, why)
+    why = f"of several dims in {name} the result has another form"
+    yield Atom(Expr(f"{name} is one dim", f"len({name}) == 1", uses), lambda s, d: len(s.dims[name]) == 1, 2, why)
 
 
 def _against(name: str, optional: bool) -> Iterator[Atom]:
