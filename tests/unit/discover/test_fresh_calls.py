@@ -157,6 +157,16 @@ def test_a_number_may_be_asked_to_be_finite() -> None:
     assert [value_of(atom.expr.code, {"weight": case.values["weight"]}) for case in cases] == [True, True, False]
 
 
+def test_being_finite_is_said_before_any_threshold() -> None:
+    """Not 'weight <= 2', where an infinite weight alone fails: with 3 it holds as well."""
+    cases = [situation((4,), weight=weight) for weight in (0.5, 1.5, math.inf, None)]
+    atoms = [a for a in value_atoms(cases, ()) if [a.holds(case, 0) for case in cases] == [True, True, False, False]]
+    assert min(atoms, key=lambda atom: atom.cost).expr.text == "weight is finite"
+    code = next(atom.expr.code for atom in atoms if atom.expr.text == "weight is finite")
+    told = [value_of(code, {"weight": weight}) for weight in (0.5, 1.5, math.inf, -math.inf, None)]
+    assert told == [True, True, False, False, False]
+
+
 def test_rows_that_no_call_at_hand_shows_are_found_among_fresh_ones() -> None:
     def scaled(x: Any, shift: float = 0.0, scale: float = 1.0) -> Any:
         return torch.relu(x) * scale + shift
