@@ -24,8 +24,9 @@ from ..optimize import solver_named
 from ..plans.asked import Asked
 from ..plans.complete import Complete
 from ..spec.mesh import DeviceMesh
+from .assignment import Assignment
 from .memory.search import Measure, fit
-from .model import NEAR, POLISH, Assigner, Assignment
+from .model import NEAR, POLISH, Assigner
 from .repeated.layers import SIDES, Layers, find_layers
 from .repeated.stack import Stack
 from .routes import Price

@@ -40,9 +40,10 @@ from ..rules.registry import fuse_updates
 from ..spec.axes import Axes
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
+from .assignment import Assignment
 from .bound import by_known_ways, is_foreseen
 from .exact import Prepared, assigner_of, best_plan, held_by
-from .model import Assigner, Assignment
+from .model import Assigner
 from .recipes import DISTINCT, RECIPES
 from .recipes.costs import recipe_complete, recipe_cost
 from .recipes.parts import Known

@@ -25,9 +25,9 @@ from ..optimize.compact import OutOfTime
 from ..plans.asked import Asked
 from ..plans.complete import Complete
 from ..spec.mesh import DeviceMesh
+from .assignment import Assignment
 from .bound import WHOLE, Neighbours, Shares, shares_of, weighted_price
 from .exact import EXACT, Prepared, best_plan
-from .model import Assignment
 from .repeated.depth import deep_time
 from .tighten import tighten
 
@@ -145,16 +145,15 @@ class Scheduled:
                     if both is not None:
                         found, plan = both[0], both[1].tight()
                         stack.assigner.book.check_gathers(plan.objective)
-                        made = plan.decode(), plan.objective, 0, found.solver, found.timed_out
-                        return Assignment(*made, 0, hardware, plan.shortened())
+                        return plan.assigned(plan.objective, 0, found.solver, found.timed_out, 0)
             about = self.prepared.whole(hardware)
             rough = sum(map(len, about.ways)) > EXACT
             extra = Neighbours.of(about, stand_in.between, False)
             found = about.optimum(True, self.solver, self.left(), None, extra, rough)
             objective = about.objective(found.choice)
             about.book.check_gathers(objective)
-            complete = about.decode(tighten(about, found.choice))
-            return Assignment(complete, objective, 0, found.solver, found.timed_out, 0, hardware)
+            tight = tighten(about, found.choice)
+            return Assignment(lambda: about.decode(tight), objective, 0, found.solver, found.timed_out, 0, hardware)
         except PlanInfeasible:
             return None
 
@@ -174,8 +173,10 @@ class Scheduled:
             self.judged.append(Judged(one, *self.judge(one.complete)))
 
     def _is_new(self, found: Assignment) -> bool:
-        complete = found.complete
-        key = hash((complete.inputs, tuple(decision[2:] for decision in complete.decisions)))
+        key = found.decided
+        if key is None:
+            complete = found.complete
+            key = hash((complete.inputs, tuple(decision[2:] for decision in complete.decisions)))
         is_new = key not in self._seen
         self._seen.add(key)
         return is_new

@@ -25,7 +25,8 @@ from ...propagation.complete import Complete, Decision
 from ...spec.axes import Axes
 from ...spec.rule import OpShardingRule
 from ...spec.sharding import ShardingSpec
-from ..model import FINE, NEAR, Assigner, Assignment, Optimum, Terms
+from ..assignment import Assignment, Optimum
+from ..model import FINE, NEAR, Assigner, Terms
 from ..readers import Demand, Extra, Group
 from ..routes import Tree
 from ..strategies import Way
@@ -239,10 +240,7 @@ class Stack:
         self.best = best.choices
         objective, tight = best.objective, best.tight()
         lower = BoundError.unless(bound, objective)
-        seconds = monotonic() - began
-        return Assignment(
-            tight.decode(), objective, lower, solver, timed_out, seconds, self.assigner.hardware, tight.shortened()
-        )
+        return tight.assigned(objective, lower, solver, timed_out, monotonic() - began)
 
 
 class Seen(NamedTuple):
@@ -413,6 +411,20 @@ class DeepPlan:
         total = sum(way.time * times for (_, way), times in zip(ways, _times(which)))
         values, which = self.seen
         return total + sum(one.cost * times for one, times in zip(values, _times(which)))
+
+    def assigned(self, objective: int, bound: int, solver: str, timed_out: bool, seconds: float) -> Assignment:
+        hardware = self.stack.assigner.hardware
+        known = self.shortened(), self.decided()
+        return Assignment(self.decode, objective, bound, solver, timed_out, seconds, hardware, *known)
+
+    def decided(self) -> tuple[bytes, ...]:
+        """What is chosen for inputs and nodes, layer by layer: of what counts there."""
+        stack = self.stack
+        layers = np.array(stack.layer[: len(stack.assigner.ways) + len(stack.assigner.inputs)])
+        mine = {layer: np.flatnonzero(layers == layer) for layer in set(layers.tolist())}
+        here = [*map(self.short_layer, range(self.layers.count)), -1]
+        known = {id(choice): np.array(choice) for choice in self.choices}
+        return tuple(known[id(choice)][mine[at]].tobytes() for at, choice in zip(here, self.choices) if at in mine)
 
     def shortened(self) -> Complete:
         """Complete shardings of the short graph: each of its layers as those that it stands for, or the first."""
