@@ -11,6 +11,7 @@ from ..cost.overlap import graph_roles
 from ..cost.program import ProgramCost
 from ..plans.complete import Complete
 from .price import price
+from .repeated.layers import Short
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,8 @@ class Assignment:
     timed_out: bool
     seconds: float
     hardware: Hardware = field(repr=False)
-    short: Complete | None = field(default=None, repr=False)
-    """Of the short graph by which a deep stack of equal layers was solved, the same."""
+    short: tuple[Short, Complete] | None = field(default=None, repr=False)
+    """The short graph by which a deep stack of equal layers was solved, and complete shardings of that."""
     decided: Hashable = field(default=None, repr=False)
     """What tells the plan of a deep stack from others; None: its complete shardings do."""
 

@@ -192,5 +192,7 @@ class Prepared:
 
     @property
     def _sides(self) -> list[tuple[int, int]]:
+        """The fewest layers that may do, then the most: those between seldom do where the fewest do not."""
         layers = self._layers
-        return [] if layers is None else list(takewhile(lambda sides: sum(sides) <= layers.count, SIDES))
+        fits = [] if layers is None else list(takewhile(lambda sides: sum(sides) <= layers.count, SIDES))
+        return list(dict.fromkeys((*fits[:1], *fits[-1:])))

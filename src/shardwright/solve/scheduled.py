@@ -45,13 +45,13 @@ class StandIn(NamedTuple):
 STAND_INS = (
     StandIn(Overlap(50, 50, 100)),
     StandIn(Overlap(10, 10, 100)),
-    StandIn(Overlap(50, 50, 50, 50), 500),
     StandIn(Overlap(99, 100, 100, 100, bucketed=True)),
     StandIn(Overlap(10, 10, 100, 100, bucketed=True)),
+    StandIn(Overlap(50, 50, 50, 50), 500),
     StandIn(Overlap(30, 30, 30, 30, bucketed=True), 700),
 )
 """On fifteen models and meshes no single one came within 5% of the best everywhere, and more of them than these gained
-nothing."""
+nothing.  Those between neighbours come last: they may need more layers of a short stack."""
 UNFOLDED = StandIn(Overlap(100, 20, 100, 100, bucketed=True))
 """One more where a graph does not fold: gathers have less to hide behind than reductions.  U-Net, batch 16 on 8x8,
 3.35 ms, then 3.16; T5 of two layers 11.81, then 11.33; where graphs folded it gained nothing."""
@@ -185,8 +185,7 @@ class Scheduled:
         """Of deep plans those that are worth a full schedule, the fastest first."""
         if len(found) < 2 or any(one.short is None for one in found):
             return list(found)
-        short = next(self.prepared.stacks(self.hardware)).short
-        times = [deep_time(short, one.short, self.hardware) for one in found if one.short is not None]
+        times = [deep_time(*one.short, self.hardware) for one in found if one.short is not None]
         near = [i for i in sorted(range(len(found)), key=lambda i: (times[i], i)) if times[i] <= NEARLY * min(times)]
         return [found[i] for i in near[:FULL]]
 

@@ -414,7 +414,7 @@ class DeepPlan:
 
     def assigned(self, objective: int, bound: int, solver: str, timed_out: bool, seconds: float) -> Assignment:
         hardware = self.stack.assigner.hardware
-        known = self.shortened(), self.decided()
+        known = (self.stack.short, self.shortened()), self.decided()
         return Assignment(self.decode, objective, bound, solver, timed_out, seconds, hardware, *known)
 
     def decided(self) -> tuple[bytes, ...]:
