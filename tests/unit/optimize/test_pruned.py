@@ -50,7 +50,8 @@ def test_what_is_left(each: bool, count: int) -> None:
 
 def test_all_equal_leaves_the_first() -> None:
     found = _Once().useful(np.full(50, 7), [np.ones((50, 9), np.int64)], False)
-    assert found is not None and found.tolist() == [0]
+    assert found is not None
+    assert found.tolist() == [0]
 
 
 def test_equal_arrays_are_one() -> None:
