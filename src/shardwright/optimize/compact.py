@@ -200,7 +200,7 @@ def _beaten(count: int, first: Ints, second: Ints) -> Mask:
 
 
 def _beating(cost: Ints, tables: Sequence[Ints], each: bool, first: Ints, second: Ints) -> tuple[Ints, Ints]:
-    """Of pairs of strategies those of which the second is no more expensive than the first, whatever the neighbours do."""
+    """Of pairs of strategies those of which the second never costs more than the first, whatever the neighbours do."""
     saved = cost[first] - cost[second]
     if each:
         left = saved >= 0
