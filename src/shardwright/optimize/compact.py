@@ -242,6 +242,15 @@ class Compact:
     offsets: Mapping[int, int] = field(default_factory=dict)
     """The parts of the offset that come from each layer."""
 
+    def strategies(self) -> list[Ints]:
+        """Of each variable that is left those of its strategies that are."""
+        found = {at: np.arange(row.size) for at, row in zip(self.left, self.problem.costs)}
+        first: dict[int, Ints] = {}
+        for at, near, own, *tables in self.steps:
+            if at in found and not near and not tables:
+                first[at] = first[at][own] if at in first else own
+        return [*(found | first).values()]
+
     def back(self, choice: Sequence[int]) -> list[int]:
         full = [0] * self.size
         for at, pick in zip(self.left, choice):

@@ -32,7 +32,7 @@ from ..routes import Tree
 from ..strategies import Way
 from ..tighten import tighten
 from .chain import solve_chain
-from .deep import Deep, Inner
+from .deep import Deep, Inner, Said
 from .layers import Short
 
 Key = tuple[Any, ...]
@@ -53,6 +53,8 @@ class Stack:
     """Equal for variables in the same place of different layers."""
     best: Sequence[Sequence[int]] | None = None
     """The choices that `solve` found; not the plan, which knows this, and such rings are left to the collector."""
+    said: tuple[Said, Said] = field(default_factory=lambda: ({}, {}))
+    """The messages of the plan's problem and of the bound's, as they were last, at whatever prices."""
     _tables: dict[tuple[int, ...], Ints] = field(default_factory=dict)
     _at: dict[tuple[int, Key], int] | None = None
 
@@ -207,7 +209,9 @@ class Stack:
         inner = Inner.of(small, self.layer, self.key, self.short.low)
         if not inner.is_regular():
             return None
-        found = solve_chain(inner, self.short.out) or Deep(inner, self.short.out).solve(seconds, narrowed, rough)
+        found = solve_chain(inner, self.short.out)
+        if found is None:
+            found = Deep(inner, self.short.out).solve(seconds, narrowed, rough, self.said[bound])
         unit = FINE if bound else 1
         plan = DeepPlan(self, found.choices())
         return Optimum((), -(-found.lower_bound // unit), found.solver, found.late), plan
