@@ -202,14 +202,14 @@ class Scheduled:
     def fit(self, sums: int = 3) -> None:
         """Plans within the limit, by the sums whose plans were fastest without one, and by all while it hurts.
 
-        What is searched for fits with one instruction after the other; where its order then takes too long, for lack of
-        memory to hide behind, once more with some room left.
+        What is searched for fits with one instruction after the other.  Some room is left for what is under way; where
+        that makes what fits too slow, or nothing is found, once more without.
         """
         failed: PlanInfeasible | None = None
         order = sorted(self.judged, key=lambda one: one.free)
         overlaps = [one.assignment.hardware.overlap for one in order]
         for i, overlap in enumerate(dict.fromkeys((*overlaps, *(one.overlap for one in STAND_INS)))):
-            for room in (0, ROOM):
+            for room in (ROOM, 0):
                 if not self.suffers(SLOWER if i < sums else MUCH_SLOWER):
                     return
                 if self.best is not None and self.is_over():
@@ -217,8 +217,7 @@ class Scheduled:
                 try:
                     self._fit(overlap, self.limit * (100 - room) // 100)
                 except PlanInfeasible as error:
-                    failed = failed or error
-                    break
+                    failed = failed or (None if room else error)
                 except OutOfTime:
                     self.late = True
                     return
