@@ -299,7 +299,7 @@ class RouteBook:
             for count in range(1, len(partial) + 1):
                 for some in combinations(partial, count):
                     for spec in given:
-                        if not any(axis.overlaps(used) for axis, _ in some for used in spec.used_axes):
+                        if not any(axis.excludes(used) for axis, _ in some for used in spec.used_axes):
                             found[ShardingSpec.make(spec.mesh, spec.dims, some)] = None
         return found
 

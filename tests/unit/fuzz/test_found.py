@@ -84,6 +84,17 @@ FOUND = {
         program([(12, 7), (7, 6)], call("np.abs", A), call("np.dot", C, B),
                 call("np.reshape", Ref(3), (2, 6, 6), order="F")),
         Request("x=3, y=4", "simple")),
+    # Where the home has axes of one device, a shared copy is made from the sharding that is like it without these.
+    "a copy of an input that one device splits, within a limit": Case(
+        program([(6, 3), (6, 1), (3, 6), (3, 1), (3,)], call("np.arctan2", B, A), call("np.matmul", Ref(5), C),
+                call("np.einsum", "ij,kj,k->ik", B, Ref(3), Ref(4)), returned=(7, 6)),
+        Request("x=3, y=1", "planned", in_specs=(None, "[_, y]", None, None, None), memory=0.92)),
+    # A copy on the way from a pending minimum is pending over no part that its own cuts exclude.
+    "parts of an axis that exclude each other": Case(
+        program([(3, 1, 4, 4)] * 3, call("swn.attention", A, B, C)),
+        Request("x=6", "automatic", in_specs=(None, "[_, _, _, x:(1)2]", "[_, _, x:(3)2, _]"))),
+    # Nothing divides evenly by any number of devices.
+    "an empty dim": Case(program([(3, 0)], call("np.add", A, 0.5)), Request("x=2", "simple", in_specs=("[_, x]",))),
 }  # fmt: skip
 
 
@@ -184,6 +195,11 @@ FOUND_TORCH = {
         backward((*floats((2, 3), dtype="float32"), Fill((2, 3), "float32", 0, "positive", gradient=True)),
                  call("F.binary_cross_entropy_with_logits", A, B)),
         Request("x=2, y=6", in_specs=("[_, x] // min(y)", None), hardware="h100", **PLANNED)),
+    # Strategies let an axis that fills a dim go on in another one; a bound is of no plan that leaves its rest unused.
+    "the first part of an axis alone": Case(
+        FuzzProgram((below(12, 8), *floats((12,), (2, 12), dtype="float32")),
+                    (call("torch.add", C, B), call("torch.index_select", D, -1, A)), (4,), "torch"),
+        Request("x=4", "simple", hardware="h100")),
     "lookup in a scalar": Case(
         FuzzProgram((*floats((4,)), below(1, 1)), (call("torch.sum", A), call("torch.index_select", C, 0, B)),
                     (3,), "torch"), Request("x=2")),
