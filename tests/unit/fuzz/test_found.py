@@ -95,6 +95,16 @@ FOUND = {
         Request("x=6", "automatic", in_specs=(None, "[_, _, _, x:(1)2]", "[_, _, x:(3)2, _]"))),
     # Nothing divides evenly by any number of devices.
     "an empty dim": Case(program([(3, 0)], call("np.add", A, 0.5)), Request("x=2", "simple", in_specs=("[_, x]",))),
+    # Where nothing holds a byte there is nothing to list.
+    "a plan that holds nothing, printed": Case(
+        program([(3, 0)], call("np.tanh", A)), Request("x=2", printed=True)),
+    # An output may be a value whose sharding was said as that of an input, or by a constraint.
+    "a part that does not divide, from the plan's file": Case(
+        program([(1, 4)], call("[]", A, (slice(None), slice(None))), call("np.tanh", B), returned=(1, 2)),
+        Request("x=6", in_specs=("[x:(2)3, _]",), reload=True)),
+    "a part that does not divide, said by a constraint, from the plan's file": Case(
+        replace(program([(1, 4)], call("np.tanh", A)), constraints=((1, "[x:(2)3, _]"),)),
+        Request("x=6", reload=True)),
 }  # fmt: skip
 
 
