@@ -95,6 +95,10 @@ FOUND = {
         Request("x=6", "automatic", in_specs=(None, "[_, _, _, x:(1)2]", "[_, _, x:(3)2, _]"))),
     # Nothing divides evenly by any number of devices.
     "an empty dim": Case(program([(3, 0)], call("np.add", A, 0.5)), Request("x=2", "simple", in_specs=("[_, x]",))),
+    # What is pending over axes of one device is finished.
+    "a scalar that is pending over one device": Case(
+        replace(program([()], call("np.reshape", A, ())), constraints=((1, "[] // min(z)"),)),
+        Request("z=1", "planned")),
     # Where nothing holds a byte there is nothing to list.
     "a plan that holds nothing, printed": Case(
         program([(3, 0)], call("np.tanh", A)), Request("x=2", printed=True)),
@@ -210,6 +214,11 @@ FOUND_TORCH = {
         FuzzProgram((below(12, 8), *floats((12,), (2, 12), dtype="float32")),
                     (call("torch.add", C, B), call("torch.index_select", D, -1, A)), (4,), "torch"),
         Request("x=4", "simple", hardware="h100")),
+    # Of no elements PyTorch knows no largest, and a softmax all the same.
+    **{f"{what} of nothing": Case(
+        FuzzProgram(floats((3, 0)), (call(f"torch.{what}", A, 1),), (1,), "torch"),
+        Request("x=3", in_specs=("[x, _]",)))
+        for what in ("softmax", "log_softmax", "logsumexp")},
     "lookup in a scalar": Case(
         FuzzProgram((*floats((4,)), below(1, 1)), (call("torch.sum", A), call("torch.index_select", C, 0, B)),
                     (3,), "torch"), Request("x=2")),
