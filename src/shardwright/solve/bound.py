@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -337,7 +337,7 @@ def is_foreseen(complete: Complete, given: Mapping[int, ShardingSpec], outs: Ite
     """Whether a plan is one of those that bounds speak of: all shards are of one size, axes of a dim stand in the order
     of the mesh or of what was asked, and none that only begins in a dim does so behind others, unless that was asked;
     an op with a part of an axis has the rest of it where it goes on; what was asked of a value is what its op leaves,
-    and nothing is carried through an op while it is pending but sums.
+    nothing is carried through an op while it is pending but sums, and an input that nobody reads is whole.
     """
     graph, mesh = complete.graph, complete.mesh
     seen = {(graph.type(value).shape, spec) for value, spec in _placed(complete)}
@@ -350,6 +350,9 @@ def is_foreseen(complete: Complete, given: Mapping[int, ShardingSpec], outs: Ite
     fits = fits and all(any(axis in order for order in orders[1:]) for axis in begun)
     cut = {axis.name for order in orders[1:] for axis in order if not axis.is_whole}
     fits = fits and all(_goes_on(decision, cut) for decision in complete.decisions)
+    read = {*chain.from_iterable(node.inputs for node in graph.nodes), *(graph.inputs[i] for i, _ in graph.updates)}
+    ends = ((value, spec) for value, spec in zip(graph.inputs, complete.inputs) if value not in {*read, *given})
+    fits = fits and not any(spec.used_axes for _, spec in ends)
     for value, spec in given.items():
         producer = graph.values[value].producer
         if producer is not None:

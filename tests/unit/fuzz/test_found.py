@@ -12,15 +12,18 @@ PLANNED = {"way": "planned", "reload": True}
 
 
 def program(shapes: list[tuple[int, ...]], *calls: Call, returned: tuple[int, ...] = ()) -> FuzzProgram:
-    fills = tuple(Fill(shape, "float64", 0) for shape in shapes)
-    return FuzzProgram(fills, calls, returned or (len(fills) + len(calls) - 1,))
+    return FuzzProgram(fills(*shapes), calls, returned or (len(shapes) + len(calls) - 1,))
+
+
+def fills(*shapes: tuple[int, ...]) -> tuple[Fill, ...]:
+    return tuple(Fill(shape, "float64", 0) for shape in shapes)
 
 
 def call(name: str, *args: object, **kwargs: object) -> Call:
     return Call(name, args, tuple(kwargs.items()))
 
 
-A, B, C = Ref(0), Ref(1), Ref(2)
+A, B, C, D = Ref(0), Ref(1), Ref(2), Ref(3)
 STACKED = program([(4, 8, 6), (4, 8, 6)], call("np.stack", [B, A], axis=-1), call("np.argmax", C, axis=-4),
                   returned=(3, 1))  # fmt: skip
 FOUND = {
@@ -95,6 +98,17 @@ FOUND = {
         Request("x=6", "automatic", in_specs=(None, "[_, _, _, x:(1)2]", "[_, _, x:(3)2, _]"))),
     # Nothing divides evenly by any number of devices.
     "an empty dim": Case(program([(3, 0)], call("np.add", A, 0.5)), Request("x=2", "simple", in_specs=("[_, x]",))),
+    "rows of nothing, repeated": Case(program([(0, 2)], call("np.repeat", A, [], axis=0)), Request("x=2")),
+    # The simple solver reads nothing pending, but for what a constraint says.
+    "a pending constraint": Case(
+        replace(program([(1, 7)], call("np.reshape", A, (7,))), constraints=((1, "[_] // x"),)),
+        Request("x=2", "simple")),
+    # Recipes split what nobody reads, and bounds are of plans that leave it whole.
+    "an input that nobody reads": Case(
+        FuzzProgram((*fills((12,), (7,)), Fill((), "int64", 0, "below", 8)),
+                    (call("np.ones", (8, 7), like=A), call("np.dot", D, B), call("swn.cross_entropy", Ref(4), C)),
+                    (5,)),
+        Request("x=2, y=2", "planned", memory=0.925, uneven=True, asked=(("cap_gather", 16, ""),))),
     # What is pending over axes of one device is finished.
     "a scalar that is pending over one device": Case(
         replace(program([()], call("np.reshape", A, ())), constraints=((1, "[] // min(z)"),)),
@@ -133,7 +147,6 @@ def backward(fills: tuple[Fill, ...], *calls: Call) -> FuzzProgram:
     return FuzzProgram(fills, calls, (len(fills) + len(calls) - 1,), "torch", backward=True)
 
 
-D = Ref(3)
 GROUPED = backward(floats((3, 2, 4, 2), (3, 1, 4, 2), (3, 1, 4, 2)), call(
     "F.scaled_dot_product_attention", A, B, C, is_causal=True, enable_gqa=True))  # fmt: skip
 CONVOLVED = backward(floats((1, 2, 5), (1, 2, 3), (1,)), call("F.conv1d", A, B, C, dilation=2))
