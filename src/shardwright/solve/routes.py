@@ -62,8 +62,8 @@ class Routes:
 
     @cached_property
     def pending(self) -> Bools:
-        """Where something is still to be combined."""
-        return np.array([bool(spec.partial) for spec in self.specs], np.bool_)
+        """Where something is still to be combined, which over axes of one device nothing is."""
+        return np.array([any(axis.size > 1 for axis, _ in spec.partial) for spec in self.specs], np.bool_)
 
     @cached_property
     def finish(self) -> tuple[Ints, Ints]:
@@ -299,7 +299,7 @@ class RouteBook:
             for count in range(1, len(partial) + 1):
                 for some in combinations(partial, count):
                     for spec in given:
-                        if not any(axis.overlaps(used) for axis, _ in some for used in spec.used_axes):
+                        if not any(axis.excludes(used) for axis, _ in some for used in spec.used_axes):
                             found[ShardingSpec.make(spec.mesh, spec.dims, some)] = None
         return found
 
