@@ -14,6 +14,7 @@ solves both.  Deep stacks of equal layers are solved by a short one, at nearly t
 | `readers` | `Demand`: the shardings that a value may have once it is made, and in which of them who wants it |
 | `model` | `Assigner`: the numeric problems of a graph, and complete shardings from their solutions |
 | `alternatives` | the best plans with one value sharded otherwise: many answers from one set-up |
+| `names` | names that users give |
 | `polish`, `tighten` | single changes that pay; inputs in less memory at the same price |
 | `price` | what complete shardings will cost when they are lowered |
 | `repeated/` | equal layers found, shortened, solved, unfolded |

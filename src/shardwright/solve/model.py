@@ -47,6 +47,7 @@ from ..spec.sharding import ShardingSpec
 from .polish import polish
 from .price import price
 from .readers import Demand, Extra, Group
+from .repeated.layers import Short
 from .routes import Price, RouteBook, Routes
 from .strategies import Space, Way, orders_in
 from .tighten import tighten
@@ -75,8 +76,8 @@ class Assignment:
     timed_out: bool
     seconds: float
     hardware: Hardware = field(repr=False)
-    short: Complete | None = field(default=None, repr=False)
-    """Of the short graph by which a deep stack of equal layers was solved, the same."""
+    short: tuple[Short, Complete] | None = field(default=None, repr=False)
+    """The short graph by which a deep stack of equal layers was solved, and its shardings."""
 
     @property
     def gap(self) -> float:
@@ -122,7 +123,7 @@ class Assigner:
         orders = orders_in(self.mesh, (*self.given.values(), *self.out_specs.values()))
         named = {axis.name for spec in (*self.given.values(), *self.out_specs.values()) for axis in spec.used_axes}
         self.space = Space(graph, self.mesh, self.hardware, self.uneven, orders, self.given, frozenset(named))
-        self.book = RouteBook(self.mesh, self.hardware, asked.most_gathered)
+        self.book = RouteBook(self.mesh, self.hardware, asked.most_gathered, until=self.until)
         self.updates = {output: graph.inputs[i] for i, output in graph.updates}
         self.kept = frozenset(self.updates.values())
         """State: it is held in shardings that PyTorch's placements say, so that checkpoints are of it as it is."""

@@ -184,8 +184,7 @@ class Scheduled:
         """Of deep plans those that are worth a full schedule, the fastest first."""
         if len(found) < 2 or any(one.short is None for one in found):
             return list(found)
-        short = next(self.prepared.stacks(self.hardware)).short
-        times = [deep_time(short, one.short, self.hardware) for one in found if one.short is not None]
+        times = [deep_time(*one.short, self.hardware) for one in found if one.short is not None]
         near = [i for i in sorted(range(len(found)), key=lambda i: (times[i], i)) if times[i] <= NEARLY * min(times)]
         return [found[i] for i in near[:FULL]]
 
@@ -212,8 +211,8 @@ class Scheduled:
             for room in (0, ROOM):
                 if not self.suffers(SLOWER if i < sums else MUCH_SLOWER):
                     return
-                if self.best is not None and self.is_over():
-                    return
+                if self.is_over():
+                    break
                 try:
                     self._fit(overlap, self.limit * (100 - room) // 100)
                 except PlanInfeasible as error:
@@ -221,7 +220,7 @@ class Scheduled:
                     break
                 except OutOfTime:
                     self.late = True
-                    return
+                    break
         if self.best is None and failed is not None:
             raise failed
 
@@ -239,6 +238,12 @@ class Scheduled:
     def raise_bound(self) -> None:
         """Raise the bound by one choice of shares after the other, as long as it rises: in a row it does so up to some
         place, and then falls."""
+        try:
+            self._raise_bound()
+        except OutOfTime:
+            self.late = True
+
+    def _raise_bound(self) -> None:
         if self.is_over() or self.prepared.is_joined:
             return
         for row in shares_of(self.hardware, self.mesh.axes):
@@ -248,11 +253,7 @@ class Scheduled:
                     return
                 if not self.may_raise(shares):
                     break
-                try:
-                    bound = self.bound(shares)
-                except OutOfTime:
-                    self.late = True
-                    return
+                bound = self.bound(shares)
                 if bound <= self.lower_bound:
                     break
                 self.lower_bound = bound

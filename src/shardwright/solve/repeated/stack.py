@@ -414,15 +414,15 @@ class DeepPlan:
         values, which = self.seen
         return total + sum(one.cost * times for one, times in zip(values, _times(which)))
 
-    def shortened(self) -> Complete:
-        """Complete shardings of the short graph: each of its layers as those that it stands for, or the first."""
+    def shortened(self) -> tuple[Short, Complete]:
+        """The short graph and its shardings: each of its layers as those that it stands for, or the first."""
         short, about = self.stack.short, self.stack.assigner
         choice = []
         for at in range(len(about.ways) + len(about.inputs)):
             layer = self.stack.layer[at]
             deep = layer if layer < short.low else layer + short.out
             choice.append(self.choices[deep if layer >= 0 else -1][at])
-        return about.decode(choice)
+        return short, about.decode(choice)
 
     def decode(self) -> Complete:
         """Complete shardings of the deep graph."""
