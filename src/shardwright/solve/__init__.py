@@ -15,6 +15,7 @@ solves both.  Deep stacks of equal layers are solved by a short one, at nearly t
 | `model` | `Assigner`: the numeric problems of a graph, and complete shardings from their solutions |
 | `assignment` | `Assignment`: what was found, decoded when it is looked at |
 | `alternatives` | the best plans with one value sharded otherwise: many answers from one set-up |
+| `names` | names that users give |
 | `polish`, `tighten` | single changes that pay; inputs in less memory at the same price |
 | `price` | what complete shardings will cost when they are lowered |
 | `repeated/` | equal layers found, shortened, solved, unfolded |

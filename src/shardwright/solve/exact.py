@@ -130,7 +130,7 @@ def _no_better_than(tight: Assignment, free: Assignment) -> Assignment:
 
 
 def _left(time_limit: float | None, began: float) -> float | None:
-    return None if time_limit is None else max(0.5, time_limit - (monotonic() - began))
+    return None if time_limit is None else max(0.1, time_limit - (monotonic() - began))
 
 
 def assigner_of(graph: Graph, mesh: DeviceMesh, hardware: Hardware, asked: Asked, until: float = inf) -> Assigner:

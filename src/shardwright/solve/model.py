@@ -84,7 +84,7 @@ class Assigner:
         orders = orders_in(self.mesh, (*self.given.values(), *self.out_specs.values()))
         named = {axis.name for spec in (*self.given.values(), *self.out_specs.values()) for axis in spec.used_axes}
         self.space = Space(graph, self.mesh, self.hardware, self.uneven, orders, self.given, frozenset(named))
-        self.book = RouteBook(self.mesh, self.hardware, asked.most_gathered)
+        self.book = RouteBook(self.mesh, self.hardware, asked.most_gathered, until=self.until)
         self.updates = {output: graph.inputs[i] for i, output in graph.updates}
         self.kept = frozenset(self.updates.values())
         """State: it is held in shardings that PyTorch's placements say, so that checkpoints are of it as it is."""

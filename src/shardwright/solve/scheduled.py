@@ -212,15 +212,15 @@ class Scheduled:
             for room in (ROOM, 0):
                 if not self.suffers(SLOWER if i < sums else MUCH_SLOWER):
                     return
-                if self.best is not None and self.is_over():
-                    return
+                if self.is_over():
+                    break
                 try:
                     self._fit(overlap, self.limit * (100 - room) // 100)
                 except PlanInfeasible as error:
                     failed = failed or (None if room else error)
                 except OutOfTime:
                     self.late = True
-                    return
+                    break
         if self.best is None and failed is not None:
             raise failed
 
@@ -238,6 +238,12 @@ class Scheduled:
     def raise_bound(self) -> None:
         """Raise the bound by one choice of shares after the other, as long as it rises: in a row it does so up to some
         place, and then falls."""
+        try:
+            self._raise_bound()
+        except OutOfTime:
+            self.late = True
+
+    def _raise_bound(self) -> None:
         if self.is_over() or self.prepared.is_joined:
             return
         for row in shares_of(self.hardware, self.mesh.axes):
@@ -247,11 +253,7 @@ class Scheduled:
                     return
                 if not self.may_raise(shares):
                     break
-                try:
-                    bound = self.bound(shares)
-                except OutOfTime:
-                    self.late = True
-                    return
+                bound = self.bound(shares)
                 if bound <= self.lower_bound:
                     break
                 self.lower_bound = bound

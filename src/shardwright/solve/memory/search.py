@@ -333,7 +333,7 @@ class Within:
         late = False
         while tried < MOST_PRICES:
             tried += 1
-            if until is not None and monotonic() > until and high is not None:
+            if until is not None and monotonic() > until:
                 late = True
                 break
             if high is None:

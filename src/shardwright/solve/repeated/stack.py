@@ -418,7 +418,7 @@ class DeepPlan:
 
     def assigned(self, objective: int, bound: int, solver: str, timed_out: bool, seconds: float) -> Assignment:
         hardware = self.stack.assigner.hardware
-        known = (self.stack.short, self.shortened()), self.decided()
+        known = self.shortened(), self.decided()
         return Assignment(self.decode, objective, bound, solver, timed_out, seconds, hardware, *known)
 
     def decided(self) -> tuple[bytes, ...]:
@@ -430,15 +430,15 @@ class DeepPlan:
         known = {id(choice): np.array(choice) for choice in self.choices}
         return tuple(known[id(choice)][mine[at]].tobytes() for at, choice in zip(here, self.choices) if at in mine)
 
-    def shortened(self) -> Complete:
-        """Complete shardings of the short graph: each of its layers as those that it stands for, or the first."""
+    def shortened(self) -> tuple[Short, Complete]:
+        """The short graph and its shardings: each of its layers as those that it stands for, or the first."""
         short, about = self.stack.short, self.stack.assigner
         choice = []
         for at in range(len(about.ways) + len(about.inputs)):
             layer = self.stack.layer[at]
             deep = layer if layer < short.low else layer + short.out
             choice.append(self.choices[deep if layer >= 0 else -1][at])
-        return about.decode(choice)
+        return short, about.decode(choice)
 
     def decode(self) -> Complete:
         """Complete shardings of the deep graph."""
