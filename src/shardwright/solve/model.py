@@ -419,6 +419,12 @@ class Assigner:
         lower, unit = found.lower_bound + small.offset, FINE if bound else 1
         return Optimum(small.back(found.choice), -(-lower // unit), found.solver, found.timed_out)
 
+    def later(self, decode: Callable[[], Complete]) -> Callable[[], Complete]:
+        """To decode a plan when it is looked at; the tables that it was found with are not kept until then."""
+        self._tables = {}
+        self._once = {k: v for k, v in self._once.items() if not isinstance(k, tuple) or k[:1] != ("sum",)}
+        return decode
+
     # -- the way back -------------------------------------------------------------------------------------
 
     def objective(self, choice: Sequence[int]) -> int:

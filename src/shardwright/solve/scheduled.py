@@ -153,7 +153,9 @@ class Scheduled:
             objective = about.objective(found.choice)
             about.book.check_gathers(objective)
             tight = tighten(about, found.choice)
-            return Assignment(lambda: about.decode(tight), objective, 0, found.solver, found.timed_out, 0, hardware)
+            return Assignment(
+                about.later(lambda: about.decode(tight)), objective, 0, found.solver, found.timed_out, 0, hardware
+            )
         except PlanInfeasible:
             return None
 

@@ -419,7 +419,9 @@ class DeepPlan:
     def assigned(self, objective: int, bound: int, solver: str, timed_out: bool, seconds: float) -> Assignment:
         hardware = self.stack.assigner.hardware
         known = self.shortened(), self.decided()
-        return Assignment(self.decode, objective, bound, solver, timed_out, seconds, hardware, *known)
+        return Assignment(
+            self.stack.assigner.later(self.decode), objective, bound, solver, timed_out, seconds, hardware, *known
+        )
 
     def decided(self) -> tuple[bytes, ...]:
         """What is chosen for inputs and nodes, layer by layer: of what counts there."""
