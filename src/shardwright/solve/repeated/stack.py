@@ -417,11 +417,9 @@ class DeepPlan:
         return total + sum(one.cost * times for one, times in zip(values, _times(which)))
 
     def assigned(self, objective: int, bound: int, solver: str, timed_out: bool, seconds: float) -> Assignment:
-        hardware = self.stack.assigner.hardware
+        about, how = self.stack.assigner, (objective, bound, solver, timed_out, seconds)
         known = self.shortened(), self.decided()
-        return Assignment(
-            self.stack.assigner.later(self.decode), objective, bound, solver, timed_out, seconds, hardware, *known
-        )
+        return Assignment(about.later(self.decode), *how, about.hardware, *known)
 
     def decided(self) -> tuple[bytes, ...]:
         """What is chosen for inputs and nodes, layer by layer: of what counts there."""
