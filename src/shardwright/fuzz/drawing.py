@@ -17,6 +17,8 @@ import numpy as np
 from .programs import Call, Fill, FuzzProgram, Ref, argument
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 12)
+EMPTY = 0.02
+"""The part of dims that have no elements."""
 MOST_ELEMENTS = 1500
 """Elements of a value: more would only be slower."""
 LARGEST = 1e4
@@ -112,7 +114,7 @@ class Writer:
         return self.random.choice(choices)
 
     def size(self) -> int:
-        return self.one(SIZES)  # type: ignore[no-any-return]
+        return 0 if self.chance(EMPTY) else self.one(SIZES)
 
     def dim(self, ref: Ref, scalars: bool = False) -> int:
         """A dim, counted from either end; 0 of ``scalars``, where the framework takes that."""

@@ -6,6 +6,7 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from importlib import import_module
 from typing import Any
 
@@ -13,7 +14,9 @@ import numpy as np
 
 from ..api import Plan, load_plan, plan, shard_map
 from ..errors import PlanInfeasible, ShardwrightError
+from ..ir.digest import program_digest
 from ..ir.graph import Graph
+from ..plans.requests import cap_gather, forbid
 from .programs import FuzzProgram
 
 BY_HAND, AUTOMATIC, SIMPLE, PLANNED = "by hand", "automatic", "simple", "planned"
@@ -38,8 +41,12 @@ class Request:
     memory: float | None = None
     """A part of what the plan without a limit needs."""
     uneven: bool = False
+    asked: tuple[tuple[str, str | int, str], ...] = ()
+    """Of a plan: ``forbid``, a pattern and an axis; ``cap_gather``, bytes and nothing."""
     reload: bool = False
     """Whether the plan goes through its file."""
+    printed: bool = False
+    """Whether it is printed in every form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +92,7 @@ def judge(case: Case) -> Verdict:
             warnings.simplefilter("ignore")
             return _judged(case, expected)
     except PlanInfeasible as error:
-        limited = case.request.memory is not None
+        limited = case.request.memory is not None or case.request.asked
         return Verdict("refused" if limited else "PlanInfeasible", str(error))
     except ShardwrightError as error:
         return Verdict(type(error).__name__, str(error))
@@ -105,8 +112,9 @@ def split(case: Case) -> Plan:
         return mapped.plan(*args)
 
     def planned(memory: int | None) -> Plan:
+        asked = [_request(*said) for said in request.asked]
         return plan(program, *args, mesh=request.mesh, hardware=request.hardware, memory=memory, uneven=request.uneven,
-                    time_limit=None if memory is None else LIMITED_SECONDS, **specs)  # fmt: skip
+                    constraints=asked, time_limit=None if memory is None else LIMITED_SECONDS, **specs)  # fmt: skip
 
     if request.memory is None:
         return planned(None)
@@ -118,12 +126,20 @@ def limit_of(case: Case, free: int) -> int:
     return max(1, int((case.request.memory or 1.0) * free))
 
 
+def _request(kind: str, what: str | int, axis: str) -> Any:
+    return forbid(str(what), axis) if kind == "forbid" else cap_gather(what)
+
+
 def _judged(case: Case, expected: list[Any]) -> Verdict:
     program, request = case.program, case.request
     made = split(case)
     args = program.arguments()
-    if request.reload and request.way == PLANNED:
-        made = load_plan(made.to_json(), program, *args, hardware=request.hardware)
+    if request.reload:
+        saved, made = made, load_plan(made.to_json(), program, *args, hardware=request.hardware)
+        if _said(saved) != _said(made) or saved.diff(made):
+            return Verdict("file", f"the plan that was saved says {_said(saved)}, the one that was read {_said(made)}")
+    if request.printed:
+        _print(made)
     if Graph.parse(str(made.graph)) != made.graph:
         return Verdict("text", "the graph does not read back as it is printed")
     found = made(*args)
@@ -145,9 +161,36 @@ def _predictions(case: Case, made: Plan) -> Verdict:
         limit = made.planner.asked.memory
         if limit is not None and made.memory > limit:
             return Verdict("limit", f"{made.memory} B, limit {limit}")
+    for kind, what, axis in case.request.asked:
+        if not _keeps(made, kind, what, axis):
+            return Verdict("asked", f"{kind}({what}, {axis}) is not kept by {made.program}")
     if made.lower_bound > made.cost.objective:
         return Verdict("bound", f"the bound {made.lower_bound} is above the cost {made.cost.objective}")
     return Verdict("ok")
+
+
+def _said(made: Plan) -> tuple[Any, ...]:
+    """What a plan says that is to be the same once it was saved and read."""
+    digest = program_digest(made.program)
+    return (made.specs, made.cost, made.memory, made.lower_bound, made.solver, made.collectives, digest)
+
+
+def _print(made: Plan) -> None:
+    """Every form in which users see a plan, but for the page."""
+    made.text(all=True)
+    made.trace()
+    made.trace_events()
+    made.explain(made.graph.values[0].name)
+
+
+def _keeps(made: Plan, kind: str, what: str | int, axis: str) -> bool:
+    """Whether the Program keeps what was asked, read off it in another way than planning does."""
+    program, names = made.program, made.graph.values
+    if kind == "cap_gather":
+        gathered = [program.values[i.results[0]] for i in program.instrs if i.op == "all_gather"]
+        return all(local.padded_bytes <= int(what) for local in gathered)
+    copies = [x for x in program.values if x.origin is not None and fnmatchcase(names[x.origin].name, str(what))]
+    return not any(part.name == axis for x in copies for dim in x.spec.dims for part in dim.axes)
 
 
 def compare(program: FuzzProgram, found: Sequence[Any], expected: Sequence[Any]) -> tuple[bool, str]:

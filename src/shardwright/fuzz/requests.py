@@ -19,6 +19,10 @@ AXES = ("x", "y", "z")
 MEMORY = (0.95, 0.85, 0.7)
 LIMITED = 0.2
 """The part of plans that are to need less memory: looking for those takes longest."""
+ASKED, RELOADED, PRINTED = 0.2, 0.1, 0.05
+"""The parts of plans of which something is forbidden, of those that go through a file, of those that are printed."""
+GATHERED = (16, 128, 1024)
+"""Bytes that a gather may leave."""
 LARGE = 0.15
 """The part of plans with a limit, or with uneven shards, that are on meshes of any size: on three axes one of these
 takes as long as a hundred others."""
@@ -34,23 +38,34 @@ def draw_mesh(rng: random.Random, small: bool = False) -> str:
 
 
 def draw_spec(rng: random.Random, mesh: str, shape: Sequence[int], dtype: str) -> str:
-    """Axes on dims, whether they divide or not; parts of axes where they do; what is left may be pending."""
+    """Axes, whole or in two parts, on dims, whether they divide or not; what is left may be pending."""
     sizes = {name: int(size) for name, _, size in (axis.strip().partition("=") for axis in mesh.split(","))}
+    parts: list[str] = []
+    for axis, size in sizes.items():
+        cuts = [n for n in (2, 3) if size % n == 0 and size > n]
+        if cuts and rng.random() < 0.25:
+            cut = rng.choice(cuts)
+            parts += [f"{axis}:(1){cut}", f"{axis}:({cut}){size // cut}"]
+        else:
+            parts.append(axis)
     dims: list[list[str]] = [[] for _ in shape]
     pending: list[str] = []
     kind = rng.choice(("sum", "sum", "sum", "max", "min"))
-    for axis in rng.sample(sorted(sizes), len(sizes)):
+    for part in rng.sample(parts, len(parts)):
         if shape and rng.random() < 0.65:
-            d, size = rng.randrange(len(shape)), sizes[axis]
-            half = [n for n in (2, 3) if size % n == 0 and size > n and not dims[d] and shape[d] % n == 0]
-            if half and rng.random() < 0.25:
-                dims[d].append(f"{axis}:(1){rng.choice(half)}")
-            elif not any(":" in part for part in dims[d]):
-                dims[d].append(axis)
+            dims[rng.randrange(len(shape))].append(part)
         elif "float" in dtype and rng.random() < 0.2:
-            pending.append(axis if kind == "sum" else f"{kind}({axis})")
+            pending.append(part if kind == "sum" else f"{kind}({part})")
     text = "[" + ", ".join("+".join(dim) or "_" for dim in dims) + "]"
     return text + (f" // {', '.join(pending)}" if pending else "")
+
+
+def draw_asked(rng: random.Random, mesh: str, inputs: int) -> tuple[tuple[str, str | int, str], ...]:
+    """What no copy of a value, or of any, is to be split over; what gathers may leave at most."""
+    axis = rng.choice([axis.strip().partition("=")[0] for axis in mesh.split(",")])
+    forbidden: tuple[str, str | int, str] = ("forbid", rng.choice(("*", f"*{rng.randrange(inputs)}")), axis)
+    capped: tuple[str, str | int, str] = ("cap_gather", rng.choice(GATHERED), "")
+    return rng.choice(((forbidden,), (capped,), (forbidden, capped)))
 
 
 def draw_request(rng: random.Random, program: FuzzProgram, outputs: Sequence[object], way: str) -> Request:
@@ -73,7 +88,9 @@ def draw_request(rng: random.Random, program: FuzzProgram, outputs: Sequence[obj
         rng.choice(("virtual", "h100")) if way != BY_HAND else "virtual",
         memory,
         uneven,
-        planned and rng.random() < 0.15,
+        draw_asked(rng, mesh, len(program.inputs)) if planned and rng.random() < ASKED else (),
+        rng.random() < RELOADED,
+        rng.random() < PRINTED,
     )
 
 

@@ -26,17 +26,22 @@ def script_of(case: Case, verdict: Verdict | None = None) -> str:
     said = "".join(f", {key}={value!r}" for key, value in specs if value)
     if request.way == PLANNED:
         more = f", mesh={request.mesh!r}, hardware={request.hardware!r}{said}" + ", uneven=True" * request.uneven
+        if request.asked:
+            calls = [f"sw.{kind}({what!r}" + f", {axis!r}" * bool(axis) + ")" for kind, what, axis in request.asked]
+            more += f", constraints=[{', '.join(calls)}]"
         limit = f", memory=memory, time_limit={LIMITED_SECONDS}" if request.memory is not None else ""
         if limit:
             lines.append(f"memory = int({request.memory} * sw.plan(f, *args{more}).memory)")
         lines.append(f"plan = sw.plan(f, *args{more}{limit})")
-        if request.reload:
-            lines.append(f"plan = sw.load_plan(plan.to_json(), f, *args, hardware={request.hardware!r})")
     else:
         more = ", auto_sharding=True" if request.way in (AUTOMATIC, SIMPLE) else ""
         more += ", solver='simple'" if request.way == SIMPLE else ""
         more += f", hardware={request.hardware!r}" if request.hardware != "virtual" else ""
         lines.append(f"plan = sw.shard_map(f, {request.mesh!r}{said}{more}).plan(*args)")
+    if request.reload:
+        lines.append(f"plan = sw.load_plan(plan.to_json(), f, *args, hardware={request.hardware!r})")
+    if request.printed:
+        lines.append("print(plan.text(all=True), plan.trace(), plan.trace_events(), plan.explain('v0'))")
     lines.append("print(*plan(*args), *f(*args), sep='\\n')")
     lines.append("print(plan.executed.collectives == plan.collectives, plan.executed.peak_bytes, plan.memory)")
     return "\n".join(lines)

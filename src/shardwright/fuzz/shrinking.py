@@ -75,11 +75,12 @@ def _requests(case: Case) -> Iterator[Case]:
     request = case.request
     for simple in (
         replace(request, memory=None), replace(request, uneven=False), replace(request, reload=False),
+        replace(request, asked=()), replace(request, printed=False),
         replace(request, hardware="virtual"), replace(request, in_specs=()), replace(request, out_specs=()),
     ):  # fmt: skip
         yield replace(case, request=simple)
     if request.way != BY_HAND:
-        yield replace(case, request=replace(request, way=BY_HAND, memory=None, uneven=False, reload=False))
+        yield replace(case, request=replace(request, way=BY_HAND, memory=None, uneven=False, asked=()))
     for name in ("in_specs", "out_specs"):
         specs = getattr(request, name)
         for i, spec in enumerate(specs):
@@ -90,7 +91,7 @@ def _requests(case: Case) -> Iterator[Case]:
                 said: Any = {name: changed if any(changed) else ()}
                 yield replace(case, request=replace(request, **said))
     axes = [axis.strip() for axis in request.mesh.split(",")]
-    told = " ".join(map(str, (request.in_specs, request.out_specs, case.program.constraints)))
+    told = " ".join(map(str, (request.in_specs, request.out_specs, case.program.constraints, request.asked)))
     for i, axis in enumerate(axes):
         name, _, size = axis.partition("=")
         if len(axes) > 1 and name not in told:
@@ -163,7 +164,8 @@ def _alike(a: Any, b: Any) -> bool:
 def _size(case: Case) -> tuple[int, ...]:
     """How much there is to read."""
     program, request = case.program, case.request
-    options = sum((request.memory is not None, request.uneven, request.reload, request.hardware != "virtual"))
+    flags = (request.memory is not None, request.uneven, request.reload, request.printed)
+    options = sum(flags) + len(request.asked) + (request.hardware != "virtual")
     said = len(str((request.in_specs, request.out_specs, program.constraints, request.mesh)))
     devices = 1
     for axis in request.mesh.split(","):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .drawing import Writer, apart
+from .drawing import Unfit, Writer, apart
 
 
 def softmax(w: Writer) -> None:
@@ -92,6 +92,8 @@ def attention(w: Writer) -> None:
 def loss(w: Writer) -> None:
     x = w.ranked(2, 2, floating=True)
     n, c = w.shape(x)
+    if not n * c:
+        raise Unfit  # PyTorch's own tracing divides by their number
     which = w.random.randrange(8)
     if which == 5:
         w.call("F.l1_loss", x, w.call("torch.add", x, w.call("torch.add", w.call("torch.square", w.like(x)), 0.5)))

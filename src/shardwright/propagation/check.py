@@ -113,7 +113,7 @@ def _check_ends(made: Complete, pins: Specs, outs: Specs) -> None:
             name = graph.values[graph.inputs[states[i]]].name
             rows = [("input", str(made.inputs[states[i]])), ("output", str(spec))]
             raise GraphError(f"the next state of {name!r} has another sharding than the state", rows=rows, help=_HELP)
-        if i not in states and not _is_said(outs.get(i), spec):
+        if i not in states and not _is_said(outs.get(i), spec) and not _is_said(pins.get(value), spec):
             _check_end(f"output {i}", spec, graph.type(value).shape)
 
 

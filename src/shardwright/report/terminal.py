@@ -204,7 +204,7 @@ def _figure(time: int, step: int) -> str:
 
 
 def _aligned(rows: Sequence[Sequence[str]], left: int) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) if rows else 0)]
     lines = []
     for row in rows:
         cells = [

@@ -21,9 +21,9 @@ come between.  What is made of state alone may run beside a move between neighbo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -36,13 +36,13 @@ from ..ir.graph import Graph
 from ..ir.order import BUCKETED
 from ..ir.program import Program
 from ..optimize.problem import Ints, share_of
-from ..propagation.complete import Complete
+from ..propagation.complete import Complete, Decision
 from ..spec.axes import Axes, AxisRef
 from ..spec.sharding import ShardingSpec
 from .model import FINE, Assigner
 from .readers import Group
 from .routes import RouteBook
-from .strategies import Way, orders_in
+from .strategies import Way, neighbours, orders_in
 
 WHOLE = 1000
 """Shares are whole numbers of this part."""
@@ -157,7 +157,7 @@ class Neighbours:
         shared = about.book.repriced(about.hardware, _shared_price)
         moves = []
         for chains in _chains(about, bound):
-            together = bound and len(chains) > len(links)
+            together = bound and 0 < len(links) < len(chains)  # axes of one device have no link
             moves += [(move, together) for chain in chains[: None if together else 1] for move in chain]
         for (value, reader, place), together in moves:
             demand = about.demands[value]
@@ -336,7 +336,8 @@ def last_needed_by_several(graph: Graph) -> int:
 def is_foreseen(complete: Complete, given: Mapping[int, ShardingSpec], outs: Iterable[ShardingSpec]) -> bool:
     """Whether a plan is one of those that bounds speak of: all shards are of one size, axes of a dim stand in the order
     of the mesh or of what was asked, and none that only begins in a dim does so behind others, unless that was asked;
-    what was asked of a value is what its op leaves, and nothing is carried through an op while it is pending but sums.
+    an op with a part of an axis has the rest of it where it goes on; what was asked of a value is what its op leaves,
+    nothing is carried through an op while it is pending but sums, and an input that nobody reads is whole.
     """
     graph, mesh = complete.graph, complete.mesh
     seen = {(graph.type(value).shape, spec) for value, spec in _placed(complete)}
@@ -347,12 +348,30 @@ def is_foreseen(complete: Complete, given: Mapping[int, ShardingSpec], outs: Ite
     dims = {dim.axes for _, spec in seen for dim in spec.dims}
     begun = {axis for axes in dims for axis in axes[1:] if axis.pre == 1 and not axis.is_whole}
     fits = fits and all(any(axis in order for order in orders[1:]) for axis in begun)
+    cut = {axis.name for order in orders[1:] for axis in order if not axis.is_whole}
+    fits = fits and all(_goes_on(decision, cut) for decision in complete.decisions)
+    read = {*chain.from_iterable(node.inputs for node in graph.nodes), *(graph.inputs[i] for i, _ in graph.updates)}
+    ends = ((value, spec) for value, spec in zip(graph.inputs, complete.inputs) if value not in {*read, *given})
+    fits = fits and not any(spec.used_axes for _, spec in ends)
     for value, spec in given.items():
         producer = graph.values[value].producer
         if producer is not None:
             n, result = producer
             fits = fits and complete.decisions[n].results[result].same_layout(spec.closed())
     return fits and all(any(_in_order(axes, order) for order in orders) for axes in dims)
+
+
+def _goes_on(decision: Decision, cut: Collection[str]) -> bool:
+    """Whether every axis that only begins in a factor goes on to its end in the next one, but for those in ``cut``."""
+    parts = {axis: f for f, axes in enumerate(decision.axes) for axis in axes if not axis.is_whole}
+    parts = {axis: f for axis, f in parts.items() if axis.name not in cut}
+    if not parts or decision.rule is None:
+        return not parts
+    pairs = set(neighbours(decision.rule))
+    rests = {axis: AxisRef(axis.name, axis.end, axis.full // axis.end, axis.full) for axis in parts if axis.pre == 1}
+    return len(parts) == 2 * len(rests) and all(
+        (parts[axis], parts.get(rest, -1)) in pairs for axis, rest in rests.items()
+    )
 
 
 def by_known_ways(complete: Complete, program: Program) -> bool:

@@ -266,9 +266,9 @@ class _Call:
         if ways == 1:
             return found
         free = [f for f in range(len(rule.factors)) if _splittable(rule, f)]
-        fits = [f for f in free if ways <= rule.sizes[f] and (uneven or rule.sizes[f] % ways == 0)]
+        fits = [f for f in free if rule.sizes[f] % ways == 0 or (uneven and ways <= rule.sizes[f])]
         found += [(tuple((f, axis) for axis in group), -1) for f in fits]
-        for f, g in _neighbours(rule) if len(group) == 1 else ():
+        for f, g in neighbours(rule) if len(group) == 1 else ():
             (axis,) = group
             size = rule.sizes[f]
             if f in free and g in free and 1 < size < axis.size and axis.size % size == 0:
@@ -391,12 +391,12 @@ def _cuts(rule: OpShardingRule, mapped: Mapped, axes: Sequence[Axes]) -> tuple[A
 
 def _splittable(rule: OpShardingRule, f: int) -> bool:
     factor = rule.factors[f]
-    if factor.broadcast or factor.size < 2:
+    if factor.broadcast or factor.size == 1:
         return False
     return factor.form is not None or not (factor.whole or factor.permuted)
 
 
-def _neighbours(rule: OpShardingRule) -> list[tuple[int, int]]:
+def neighbours(rule: OpShardingRule) -> list[tuple[int, int]]:
     """Factors that follow each other in some tensor, be it in one dim or in two."""
     found: dict[tuple[int, int], None] = {}
     for tensor in rule.tensors:

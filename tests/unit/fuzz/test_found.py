@@ -12,15 +12,18 @@ PLANNED = {"way": "planned", "reload": True}
 
 
 def program(shapes: list[tuple[int, ...]], *calls: Call, returned: tuple[int, ...] = ()) -> FuzzProgram:
-    fills = tuple(Fill(shape, "float64", 0) for shape in shapes)
-    return FuzzProgram(fills, calls, returned or (len(fills) + len(calls) - 1,))
+    return FuzzProgram(fills(*shapes), calls, returned or (len(shapes) + len(calls) - 1,))
+
+
+def fills(*shapes: tuple[int, ...]) -> tuple[Fill, ...]:
+    return tuple(Fill(shape, "float64", 0) for shape in shapes)
 
 
 def call(name: str, *args: object, **kwargs: object) -> Call:
     return Call(name, args, tuple(kwargs.items()))
 
 
-A, B, C = Ref(0), Ref(1), Ref(2)
+A, B, C, D = Ref(0), Ref(1), Ref(2), Ref(3)
 STACKED = program([(4, 8, 6), (4, 8, 6)], call("np.stack", [B, A], axis=-1), call("np.argmax", C, axis=-4),
                   returned=(3, 1))  # fmt: skip
 FOUND = {
@@ -84,6 +87,42 @@ FOUND = {
         program([(12, 7), (7, 6)], call("np.abs", A), call("np.dot", C, B),
                 call("np.reshape", Ref(3), (2, 6, 6), order="F")),
         Request("x=3, y=4", "simple")),
+    # Where the home has axes of one device, a shared copy is made from the sharding that is like it without these.
+    "a copy of an input that one device splits, within a limit": Case(
+        program([(6, 3), (6, 1), (3, 6), (3, 1), (3,)], call("np.arctan2", B, A), call("np.matmul", Ref(5), C),
+                call("np.einsum", "ij,kj,k->ik", B, Ref(3), Ref(4)), returned=(7, 6)),
+        Request("x=3, y=1", "planned", in_specs=(None, "[_, y]", None, None, None), memory=0.92)),
+    # A copy on the way from a pending minimum is pending over no part that its own cuts exclude.
+    "parts of an axis that exclude each other": Case(
+        program([(3, 1, 4, 4)] * 3, call("swn.attention", A, B, C)),
+        Request("x=6", "automatic", in_specs=(None, "[_, _, _, x:(1)2]", "[_, _, x:(3)2, _]"))),
+    # Nothing divides evenly by any number of devices.
+    "an empty dim": Case(program([(3, 0)], call("np.add", A, 0.5)), Request("x=2", "simple", in_specs=("[_, x]",))),
+    "rows of nothing, repeated": Case(program([(0, 2)], call("np.repeat", A, [], axis=0)), Request("x=2")),
+    # The simple solver reads nothing pending, but for what a constraint says.
+    "a pending constraint": Case(
+        replace(program([(1, 7)], call("np.reshape", A, (7,))), constraints=((1, "[_] // x"),)),
+        Request("x=2", "simple")),
+    # Recipes split what nobody reads, and bounds are of plans that leave it whole.
+    "an input that nobody reads": Case(
+        FuzzProgram((*fills((12,), (7,)), Fill((), "int64", 0, "below", 8)),
+                    (call("np.ones", (8, 7), like=A), call("np.dot", D, B), call("swn.cross_entropy", Ref(4), C)),
+                    (5,)),
+        Request("x=2, y=2", "planned", memory=0.925, uneven=True, asked=(("cap_gather", 16, ""),))),
+    # What is pending over axes of one device is finished.
+    "a scalar that is pending over one device": Case(
+        replace(program([()], call("np.reshape", A, ())), constraints=((1, "[] // min(z)"),)),
+        Request("z=1", "planned")),
+    # Where nothing holds a byte there is nothing to list.
+    "a plan that holds nothing, printed": Case(
+        program([(3, 0)], call("np.tanh", A)), Request("x=2", printed=True)),
+    # An output may be a value whose sharding was said as that of an input, or by a constraint.
+    "a part that does not divide, from the plan's file": Case(
+        program([(1, 4)], call("[]", A, (slice(None), slice(None))), call("np.tanh", B), returned=(1, 2)),
+        Request("x=6", in_specs=("[x:(2)3, _]",), reload=True)),
+    "a part that does not divide, said by a constraint, from the plan's file": Case(
+        replace(program([(1, 4)], call("np.tanh", A)), constraints=((1, "[x:(2)3, _]"),)),
+        Request("x=6", reload=True)),
 }  # fmt: skip
 
 
@@ -108,7 +147,6 @@ def backward(fills: tuple[Fill, ...], *calls: Call) -> FuzzProgram:
     return FuzzProgram(fills, calls, (len(fills) + len(calls) - 1,), "torch", backward=True)
 
 
-D = Ref(3)
 GROUPED = backward(floats((3, 2, 4, 2), (3, 1, 4, 2), (3, 1, 4, 2)), call(
     "F.scaled_dot_product_attention", A, B, C, is_causal=True, enable_gqa=True))  # fmt: skip
 CONVOLVED = backward(floats((1, 2, 5), (1, 2, 3), (1,)), call("F.conv1d", A, B, C, dilation=2))
@@ -184,6 +222,16 @@ FOUND_TORCH = {
         backward((*floats((2, 3), dtype="float32"), Fill((2, 3), "float32", 0, "positive", gradient=True)),
                  call("F.binary_cross_entropy_with_logits", A, B)),
         Request("x=2, y=6", in_specs=("[_, x] // min(y)", None), hardware="h100", **PLANNED)),
+    # Strategies let an axis that fills a dim go on in another one; a bound is of no plan that leaves its rest unused.
+    "the first part of an axis alone": Case(
+        FuzzProgram((below(12, 8), *floats((12,), (2, 12), dtype="float32")),
+                    (call("torch.add", C, B), call("torch.index_select", D, -1, A)), (4,), "torch"),
+        Request("x=4", "simple", hardware="h100")),
+    # Of no elements PyTorch knows no largest, and a softmax all the same.
+    **{f"{what} of nothing": Case(
+        FuzzProgram(floats((3, 0)), (call(f"torch.{what}", A, 1),), (1,), "torch"),
+        Request("x=3", in_specs=("[x, _]",)))
+        for what in ("softmax", "log_softmax", "logsumexp")},
     "lookup in a scalar": Case(
         FuzzProgram((*floats((4,)), below(1, 1)), (call("torch.sum", A), call("torch.index_select", C, 0, B)),
                     (3,), "torch"), Request("x=2")),

@@ -86,20 +86,25 @@ def _count(x: Any, dims: Sequence[int]) -> int:
     return prod(x.shape[d] for d in dims)
 
 
+def _largest(x: Any, dim: Any) -> Any:
+    """The largest number along dims; PyTorch knows none of no elements, where any will do."""
+    return (torch.amax if _count(x, _dims(x, dim)) else torch.sum)(x, dim, keepdim=True)
+
+
 # -- softmax family -------------------------------------------------------------------------------------
 
 
 @parts_of("aten._softmax")
 def softmax(x: Any, dim: int, half_to_float: bool) -> Any:
     wide = _wide(x)
-    raised = torch.exp(wide - torch.amax(wide, dim, keepdim=True))
+    raised = torch.exp(wide - _largest(wide, dim))
     return raised / torch.sum(raised, dim, keepdim=True)
 
 
 @parts_of("aten._log_softmax")
 def log_softmax(x: Any, dim: int, half_to_float: bool) -> Any:
     wide = _wide(x)
-    shifted = wide - torch.amax(wide, dim, keepdim=True)
+    shifted = wide - _largest(wide, dim)
     return shifted - torch.log(torch.sum(torch.exp(shifted), dim, keepdim=True))
 
 
@@ -107,7 +112,7 @@ def log_softmax(x: Any, dim: int, half_to_float: bool) -> Any:
 def safe_softmax(x: Any, dim: int, dtype: str | None) -> Any:
     """Zeros, not NaN, where all of a row is minus infinity."""
     made = softmax(x if dtype is None else x.to(torch_dtype(dtype)), dim, False)
-    hidden = torch.amax(x, dim, keepdim=True) == float("-inf")
+    hidden = _largest(x, dim) == float("-inf")
     return torch.where(hidden, torch.zeros_like(made), made)
 
 
@@ -128,7 +133,7 @@ def log_softmax_backward(grad: Any, out: Any, dim: int, input_dtype: str) -> Any
 def logsumexp(x: Any, dim: Any, keepdim: bool) -> Any:
     dims = _dims(x, dim)
     wide = _wide(x)
-    top = torch.amax(wide, dims, keepdim=True)
+    top = _largest(wide, dims)
     top = torch.where(torch.isfinite(top), top, torch.zeros_like(top))
     made = torch.log(torch.sum(torch.exp(wide - top), dims, keepdim=True)) + top
     return made if keepdim else made.squeeze(dims)

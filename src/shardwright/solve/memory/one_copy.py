@@ -290,7 +290,7 @@ class OneCopyPlan:
             for _, needs in wanted:
                 for end, begin in routes.tree(at[hub], [at[spec] for spec in needs])[1].items():
                     copies.setdefault(specs[end], specs[begin])
-            copies.pop(home, None)
+            copies.pop(specs[at[home]], None)  # axes of one device may part it from the home
             if copies:
                 sources[v] = copies
             if len(wanted) > 1:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ...cost.memory import local_bytes
 from ...errors import PlanInfeasible
+from ...ir.core import CONSTRAINT
 from ...spec.axes import Axes, axes_text
 from ...spec.mesh import DeviceMesh
 from ...spec.rule import OpShardingRule
@@ -68,14 +69,17 @@ def describe(rule: OpShardingRule, mesh: DeviceMesh, axes: Iterable[Axes]) -> tu
 
 
 def strategies(problem: Problem, n: int) -> tuple[Strategy, ...]:
-    """Every strategy of a node that fits in memory and reads nothing pending; those that use fewer axes come first."""
+    """Every strategy of a node that fits in memory; those that use fewer axes come first.
+
+    They read nothing pending, unless a constraint says so.
+    """
     rule, node = problem.rules[n], problem.graph.nodes[n]
     assert rule is not None
     values, limit = (*node.inputs, *node.results), problem.hardware.memory
     found: dict[tuple[Axes, ...], Strategy] = {}
     least: list[int] = []
     for way in problem.space.ways(n, problem.given.get(node.results[0])):
-        if any(spec.partial for spec in way.operands):
+        if node.op != CONSTRAINT and any(spec.partial for spec in way.operands):
             continue
         specs = dict(zip(values, (*way.operands, *way.results)))
         held = sum(local_bytes(spec, problem.graph.type(value)) for value, spec in specs.items())

@@ -136,6 +136,8 @@ def unstack(x: Any, /, *, axis: Any = 0) -> tuple[Any, ...]:
 @implements("repeat")
 def repeat(a: Any, repeats: Any, axis: Any = None) -> Tracer:
     x, counts = lift(a), np.asarray(_known("repeat", repeats))
+    if not counts.size:
+        counts = counts.astype(np.int64)  # NumPy takes an empty list, too
     if axis is None:
         x, axis = ravel(x), 0
     x = with_a_dim(x, axis)
