@@ -22,8 +22,8 @@ LIMITED = 0.2
 ASKED, RELOADED, PRINTED = 0.2, 0.1, 0.05
 """The parts of plans of which something is forbidden, of those that go through a file, of those that are printed."""
 MOST_CUT = 12
-"""Devices of a mesh of which parts of axes are drawn: on 24, uneven tensors have up to 700 shardings that planning looks
-at, and a search for each pair of these takes many minutes."""
+"""Devices of a mesh of which parts of axes are drawn: on 24, an uneven tensor may have 700 shardings, and planning
+searches between every two of them for many minutes."""
 GATHERED = (16, 128, 1024)
 """Bytes that a gather may leave."""
 LARGE = 0.15

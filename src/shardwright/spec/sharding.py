@@ -56,7 +56,7 @@ class DimSpec:
     @property
     def cutting(self) -> Axes:
         """The axes that do cut: those of more than one device; what then follows each other is one axis again."""
-        if all([axis.size > 1 for axis in self.axes]):
+        if all(axis.size > 1 for axis in self.axes):
             return self.axes
         return merge_axes(axis for axis in self.axes if axis.size > 1)
 
