@@ -337,7 +337,7 @@ def instances(
     codes = " ; ".join(_codes(rule))
     for name in statement.dim_parameters:
         value = names.get(name)
-        many = re.search(rf"\bin {name}\b|\b{name}\.index", codes)
+        many = re.search(rf"\bin {name}\b|\b{name}\.index|\blen\({name}\)", codes)
         if isinstance(value, int):
             names[name] = (value % room,) if many else value % room
         elif value is None and not many:
@@ -390,7 +390,8 @@ def cut(t: torch.Tensor, place: Place, world: int, rng: random.Random) -> list[t
         ]
     made = torch.Generator().manual_seed(rng.randrange(1 << 30))
     whole = not (t.dtype.is_floating_point or t.dtype.is_complex)
-    reach = rng.choice((0.01, 1.0, 100.0))
+    # Parts may lie far from what they make up: 2 to the power of one may overflow where the whole does not.
+    reach = rng.choice((0.01, 1.0, 100.0, 3000.0))
 
     def noise() -> torch.Tensor:
         found = torch.rand(t.shape, generator=made, dtype=torch.float64) * reach

@@ -138,6 +138,9 @@ class PropagationError(ShardwrightError, ValueError):
 class PlanInfeasible(ShardwrightError, ValueError):
     """No plan was found that keeps everything asked for."""
 
+    timed_out = False
+    """Whether time was up before all was looked at."""
+
 
 class BoundError(ShardwrightError, AssertionError):
     """A plan that takes less than a bound of all plans: a mistake of the planner, and never the user's."""

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from ..cost.hardware import hardware_of
@@ -24,7 +26,8 @@ from ..plans.requests import Request, amount, read_requests
 from ..propagation import rule_of
 from ..propagation.check import check_complete
 from ..run.engine import share_between_processes
-from ..solve.planner import CONSTRAINTS, Planner, check_recipe
+from ..solve.names import check_recipe
+from ..solve.planner import CONSTRAINTS, Planner
 from ..solve.recipes.parts import Known
 from ..spec.mesh import DeviceMesh
 from ..spec.rule import OpShardingRule
@@ -91,13 +94,14 @@ def decided(
     """
 
     def make() -> Data:
+        end = monotonic() + (inf if time_limit is None else time_limit)
         try:
             return planner.best(solver, time_limit)
         except PlanInfeasible as error:
-            told = diagnosed(planner, error, solver, time_limit)
+            told = diagnosed(planner, error, solver, end - monotonic())
             if isinstance(told, Data):
                 return told
-            ways = fitting(planner, solver, time_limit, smaller)
+            ways = fitting(planner, solver, end - monotonic(), smaller)
             told.help = "\n".join([*([told.help] if told.help else []), *ways]) or None
             raise told from None
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import inf
 from time import monotonic
 from typing import Protocol, TypeVar
 
@@ -36,8 +35,7 @@ class Smaller(Protocol):
 
 
 SECONDS = 12.0
-"""For all of it, unless a share of the user's time limit is less; what is begun within it may end a little later."""
-SHARE = 0.25
+"""For all of it, unless less is left of the user's time limit; what is begun within it may end a little later."""
 EACH = 2.0
 """For one plan: where memory is short a search for the fastest takes any time, and the first that fits will do."""
 LEAN = "zero3"
@@ -48,11 +46,14 @@ ROOM = 2**50
 """Bytes: more than any device has, so that nothing is short of memory."""
 
 
-def fitting(planner: Planner, solver: str, time_limit: float | None, smaller: Smaller | None) -> list[str]:
-    """What would fit, a line for each; none where something else than memory is the reason, or time ran out."""
+def fitting(planner: Planner, solver: str, left: float, smaller: Smaller | None) -> list[str]:
+    """What would fit, a line for each; none where something else than memory is the reason, or time ran out.
+
+    ``left`` are the seconds that are left of the user's time limit.
+    """
     start = monotonic()
-    seconds = min(SECONDS, SHARE * (inf if time_limit is None else time_limit))
-    if not _is_short_of_memory(planner, solver, start + seconds / 4):
+    seconds = min(SECONDS, left)
+    if seconds <= 0 or not _is_short_of_memory(planner, solver, start + seconds / 4):
         return []
     lines = []
     if (wider := _first(_on_larger_meshes(planner), solver, start + seconds / 2)) is not None:

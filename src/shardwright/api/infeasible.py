@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from math import comb
+from math import comb, inf
 from time import monotonic
 
 from ..errors import PlanInfeasible
@@ -19,7 +19,7 @@ from ..plans.requests import Request
 from ..solve.planner import Planner
 
 SECONDS = 60.0
-"""For all of it, unless the user's time limit is shorter."""
+"""For all of it, unless less is left of the user's time limit."""
 FINDING = 0.6
 """The part of it for finding the set; the rest is for what relaxing gives."""
 EACH = 15.0
@@ -66,7 +66,7 @@ class _Judge:
             always = [r for r in self.planner.requested.requests if r.kind in _NO_LIMITS]
             return self.planner.keeping((*requests, *always)).best(self.solver, seconds)
         except PlanInfeasible as error:
-            self.unsure = self.unsure or error.fact.startswith(UNDECIDED)
+            self.unsure = self.unsure or error.timed_out or error.fact.startswith(UNDECIDED)
             return None
 
     def impossible(self, kept: Iterable[int]) -> bool:
@@ -82,12 +82,13 @@ class _Judge:
         return found
 
 
-def diagnosed(planner: Planner, error: PlanInfeasible, solver: str, time_limit: float | None) -> PlanInfeasible | Plan:
-    """The error to raise where no plan was found; or a plan that turns up within the very limit, looked for by others.
+def diagnosed(planner: Planner, error: PlanInfeasible, solver: str, left: float = inf) -> PlanInfeasible | Plan:
+    """The error to raise where no plan was found; or a plan that turns up within the very limit, looked for by others;
+    ``left`` are the seconds that are left of the user's time limit.
 
     Such a plan is one of a smaller limit, so that its bound says nothing.
     """
-    seconds = min(SECONDS, time_limit or SECONDS)
+    seconds = max(0.0, min(SECONDS, left))
     judge = _Judge(planner, solver, monotonic() + FINDING * seconds)
     if not judge.requests or planner.requested.recipe is not None:
         return error

@@ -23,7 +23,8 @@ from ..ir.digest import program_hash
 from ..plans import PlanCost, duration, gibibytes, read_plan, table
 from ..plans.asked import Asked
 from ..plans.requests import read_requests, requests_of
-from ..solve.planner import Planner, check_recipe, check_solver
+from ..solve.names import check_recipe, check_solver
+from ..solve.planner import Planner
 from ..solve.recipes import RECIPES
 from ..spec.mesh import DeviceMesh
 from .arguments import call_of, check_loss, check_path, check_time_limit, mesh_of, step_form

@@ -18,7 +18,7 @@ from ..ir.graph import Graph
 from ..ir.program import Program
 from ..plans.requests import requests_of
 from ..run.engine import Executed, check_engine
-from ..solve.planner import check_solver
+from ..solve.names import check_solver
 from .arguments import call_of, check_function, check_path, check_time_limit, mesh_of
 from .artefact import Plan
 from .debugging import show_decisions

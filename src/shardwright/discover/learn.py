@@ -227,11 +227,11 @@ def _factor_lines(operator: Operator, tables: Sequence[Table]) -> tuple[tuple[st
 
 def _dropped(operator: Operator, tables: Sequence[Table]) -> tuple[tuple[str, str], ...]:
     """Rows that passed without saying anything, and nowhere else said something."""
-    kept = {(inputs, out) for table in tables for inputs, outs in table.valid.items() for out in outs}
+    kept = {(inputs, p) for table in tables for inputs, outs in table.valid.items() for out in outs for p in out}
     found: dict[str, str] = {}
     for table in tables:
         for (inputs, output, placement), reason in table.dropped.items():
-            if reason != NO_EVEN_SHARDS and not any(k == inputs and placement in outs for k, outs in kept):
+            if reason != NO_EVEN_SHARDS and (inputs, placement) not in kept:
                 found.setdefault(f"{', '.join(map(str, inputs))} -> {placement} (result {output})", reason)
     return tuple(list(found.items())[:24])
 

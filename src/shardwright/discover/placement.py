@@ -61,6 +61,10 @@ def placements(rank: int, kinds: tuple[str, ...] = KINDS) -> tuple[Placement, ..
     return (R, *(S(dim) for dim in range(rank)), *(P(kind) for kind in kinds))
 
 
+COPIES = (R, P("avg"), P("max"), P("min"))
+"""How equal copies lie: they are a pending average, too."""
+
+
 def at_least(strong: Placement, weak: Placement) -> bool:
-    """Whether a tensor that lies like `strong` also lies like `weak`: equal copies are a pending average."""
-    return strong is weak or (strong is R and weak.kind == "P" and weak.reduce in ("avg", "max", "min"))
+    """Whether a tensor that lies like `strong` also lies like `weak`."""
+    return strong is weak or (strong is R and weak in COPIES)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
+from math import prod
 
 from .judging.encode import kinds_for
 from .operator import Sample
-from .placement import P, Placement, R, at_least
+from .placement import COPIES, P, Placement, R, at_least
 
 Inputs = tuple[Placement, ...]
 
@@ -123,12 +125,17 @@ def _implied(
     summed = tuple(_as_sum(q) for q in inputs)
     if (summed, _as_sum(p)) != (inputs, p) and table.holds(summed, output, _as_sum(p)):
         return True
-    for other, outputs in rows.items():
-        if other is inputs or not all(at_least(mine, theirs) for mine, theirs in zip(inputs, other)):
-            continue
-        if any(at_least(q, p) for q in outputs[output]):
-            return True
-    return False
+    return any(at_least(q, p) for other in _weaker(rows, inputs) for q in rows[other][output])
+
+
+def _weaker(rows: Collection[Inputs], inputs: Inputs) -> Iterator[Inputs]:
+    """The other rows of which these inputs are a special case."""
+    choices = [COPIES if p is R else (p,) for p in inputs]
+    if prod(map(len, choices)) < len(rows):  # of a list of tensors there are thousands of rows
+        found: Iterable[Inputs] = (other for other in product(*choices) if other in rows)
+    else:
+        found = (other for other in rows if all(map(at_least, inputs, other)))
+    return (other for other in found if other != inputs)
 
 
 def _as_sum(placement: Placement) -> Placement:

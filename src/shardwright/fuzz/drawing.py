@@ -114,7 +114,7 @@ class Writer:
         return self.random.choice(choices)
 
     def size(self) -> int:
-        return 0 if self.chance(EMPTY) else self.one(SIZES)  # type: ignore[no-any-return]
+        return 0 if self.chance(EMPTY) else self.one(SIZES)
 
     def dim(self, ref: Ref, scalars: bool = False) -> int:
         """A dim, counted from either end; 0 of ``scalars``, where the framework takes that."""

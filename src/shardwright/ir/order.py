@@ -141,7 +141,7 @@ def timeline(program: Program) -> Timeline:
     for kind, members in events_of(program):
         if kind == RUN:
             instr = program.instrs[members[0]]
-            uses.append(Use(instr.inputs, instr.results, instr.views))
+            uses.append(instr.use)
             continue
         instrs = [program.instrs[n] for n in members]
         if kind == START:

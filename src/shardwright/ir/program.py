@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from math import prod
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from ..spec.mesh import DeviceMesh
 from ..spec.sharding import Shape, ShardingSpec
 from ..spec.tensors import tensor_text
 from .graph import Attrs, Node, Operand, SourceLine, TensorType
+from .lifetimes import Use
 from .nodes import flat_operands
 from .text import node_text, quoted
 
@@ -68,9 +69,13 @@ class Instr:
     """Pairs (result, flat operand): that result shows that operand's bytes."""
     inputs: tuple[int, ...] = field(init=False, repr=False, compare=False)
     """The tensors that go in, lists flattened and absent ones left out."""
+    use: Use = field(init=False, repr=False, compare=False)
+    """What it reads and makes where it runs at once, as collectives do not: the same in every order."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "inputs", flat_operands(self.operands))
+        inputs = flat_operands(self.operands)
+        object.__setattr__(self, "inputs", inputs)
+        object.__setattr__(self, "use", Use(inputs, self.results, self.views))
 
     @property
     def is_collective(self) -> bool:
@@ -97,6 +102,12 @@ class Event(NamedTuple):
     together."""
     members: tuple[int, ...]
     """Instructions of the Program."""
+
+
+@cache
+def run_event(n: int) -> Event:
+    """That a local instruction runs: one object in all orders of all Programs, of which many are tried."""
+    return Event(RUN, (n,))
 
 
 class Collective(NamedTuple):
@@ -135,7 +146,7 @@ class Program:
         """One instruction after the other, collectives finished at once."""
         found: list[Event] = []
         for n, instr in enumerate(self.instrs):
-            found += [Event(START, (n,)), Event(WAIT, (n,))] if instr.is_collective else [Event(RUN, (n,))]
+            found += [Event(START, (n,)), Event(WAIT, (n,))] if instr.is_collective else [run_event(n)]
         return tuple(found)
 
     @cached_property

@@ -35,7 +35,7 @@ from ..cost.program import instr_costs
 from ..cost.schedule import links_of, makespan, start_time
 from ..ir.graph import Graph
 from ..ir.order import BUCKETED, bucket_key, check_order
-from ..ir.program import RUN, START, WAIT, Event, Instr, Program
+from ..ir.program import START, WAIT, Event, Instr, Program, run_event
 from ..rules.registry import find
 
 AHEAD = 2
@@ -194,8 +194,7 @@ class _Windows:
         self.clock = self._clock(times, place)
         self._caps: dict[tuple[str, ...], int] = {}
         self.runs = [
-            None if program.instrs[n].is_collective else (program.instrs[n].inputs, Event(RUN, (n,)))
-            for n in self.sequence
+            None if program.instrs[n].is_collective else (program.instrs[n].inputs, run_event(n)) for n in self.sequence
         ]
         """Of local instructions, by their place, what they read and their event, which is the same in every order."""
 
@@ -303,9 +302,9 @@ class _Windows:
 
     def _events(self, buckets: Sequence[_Bucket]) -> list[Event]:
         program, found = self.program, list[Event]()
-        starts: list[list[_Bucket]] = [[] for _ in range(self.count + 1)]
+        starts: dict[int, list[_Bucket]] = {}
         for bucket in buckets:
-            starts[bucket.at].append(bucket)
+            starts.setdefault(bucket.at, []).append(bucket)
         under_way: dict[int, Event] = {}
         """By result."""
         holding: deque[Event] = deque()
@@ -321,7 +320,7 @@ class _Windows:
                     found.append(Event(WAIT, event.members))
 
         for at, run in enumerate([*self.runs, None]):
-            for bucket in sorted(starts[at], key=lambda bucket: (bucket.deadline, bucket.members)):
+            for bucket in sorted(starts.get(at, ()), key=lambda bucket: (bucket.deadline, bucket.members)):
                 event = Event(START, tuple(bucket.members))
                 for member in bucket.members:
                     wait_for(program.instrs[member].inputs)

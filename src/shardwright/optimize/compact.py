@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from math import inf
 from time import monotonic
 from typing import Any
@@ -31,9 +30,10 @@ ROUNDS = 6
 FEW = 12
 """So few strategies are compared pair by pair right away."""
 SAMPLED = 8
-"""So many columns of a table are looked at first."""
+"""So many columns of a table, or numbers of an array, are looked at first."""
 BLOCK = 1 << 15
 """So many entries of a table are compared at once: they fit into a core's cache."""
+_add = np.add.reduce
 
 
 class OutOfTime(Exception):
@@ -55,9 +55,14 @@ class _Once:
 
     def array(self, found: Ints) -> Ints:
         """The one array for all equal ones."""
-        digest = blake2b(np.ascontiguousarray(found).data, digest_size=16).digest()
-        same: Ints = self.known.setdefault(("is", found.shape, digest), found)
-        return same
+        flat = np.ravel(found)
+        key = ("is", found.shape, int(_add(flat)), flat[:: 1 + flat.size // SAMPLED].tobytes())
+        alike: list[Ints] = self.known.setdefault(key, [])
+        for same in alike:
+            if np.array_equal(same, found):
+                return same
+        alike.append(found)
+        return found
 
     def turned(self, table: Ints) -> Ints:
         key = ("turned", id(table))
@@ -122,19 +127,23 @@ class _Once:
 
     def _useful(self, cost: Ints, tables: Sequence[Ints], each: bool) -> Ints | None:
         # Of many, most pairs are told apart where the first one looks best, most others by a few columns of each table.
-        few = cost.size <= FEW
-        may = ~np.eye(cost.size, dtype=np.bool_) if few else _may_beat(cost, tables, each)
-        first, second = np.nonzero(may)
-        first, second = _beating(cost, tables, each, first, second, 0 if few else SAMPLED)
-        if not first.size:
-            return None
-        beats = np.zeros(may.shape, np.bool_)
-        beats[first, second] = True
-        order = np.arange(cost.size)
-        # Of two that beat each other the first stays.
-        beaten = beats & ~(beats.T & (order[:, None] <= order))
-        kept = np.flatnonzero(~beaten.any(1))
-        return None if kept.size == cost.size else kept
+        if cost.size <= FEW:
+            first, second = np.nonzero(~np.eye(cost.size, dtype=np.bool_))
+            beaten = _beaten(cost.size, *_beating(cost, tables, each, first, second))
+        else:
+            may, beaten = _may_beat(cost, tables, each), np.zeros(cost.size, np.bool_)
+            # Each is held against the one that looks best for it, first.  What beats one that is beaten beats all that
+            # this one does, so those that are beaten may be left out.
+            if not each:
+                guessed = np.flatnonzero(may.max(1) >= 0)
+                found = _surely(cost, tables, guessed, may[guessed].argmax(1))
+                may[found] = may[:, found] = -1
+                beaten[found] = True
+            first, second = np.nonzero(may >= 0)
+            if not each:
+                first, second = _likely(cost, tables, first, second)
+            beaten = beaten | _beaten(cost.size, *_beating(cost, tables, each, first, second))
+        return np.flatnonzero(~beaten) if beaten.any() else None
 
     def rows(self, array: Ints, kept: Ints) -> Ints:
         key = ("rows", id(array), kept.tobytes())
@@ -145,30 +154,53 @@ class _Once:
         return found
 
 
-def _may_beat(cost: Ints, tables: Sequence[Ints], each: bool) -> Mask:
-    """Of pairs of strategies: does the second cost no more where, in each table, the first is nearest to the best?"""
-    total = np.broadcast_to(cost, (cost.size, cost.size))
-    may = total <= cost[:, None] if each else np.ones(total.shape, np.bool_)
+def _may_beat(cost: Ints, tables: Sequence[Ints], each: bool) -> Ints:
+    """Of pairs of strategies what the second saves where, in each table, the first is nearest to the best: at least
+    what it saves everywhere.  Below 0 where it costs more."""
+    saved = cost[:, None] - cost[None]
+    may = saved >= 0
     for table in tables:
         turned = np.ascontiguousarray(table.T)
         there = turned[(table - turned.min(1)).argmin(1)]
-        if each:
-            may &= there <= np.diagonal(there)[:, None]
-        else:
-            total = total + there
-    if not each:
-        may = total <= np.diagonal(total)[:, None]
-    np.fill_diagonal(may, False)
-    return may
+        less = np.diagonal(there)[:, None] - there
+        may &= less >= 0
+        saved = saved + less
+    if each:
+        saved = np.where(may, 0, -1)
+    np.fill_diagonal(saved, -1)
+    return saved
 
 
-def _beating(
-    cost: Ints, tables: Sequence[Ints], each: bool, first: Ints, second: Ints, sampled: int
-) -> tuple[Ints, Ints]:
-    """Of pairs of strategies those of which the second is no more expensive than the first, whatever the neighbours do.
+def _likely(cost: Ints, tables: Sequence[Ints], first: Ints, second: Ints) -> tuple[Ints, Ints]:
+    """Of pairs of strategies those left by what a few columns of each table say, which is never less than what all of
+    them do."""
+    saved = cost[first] - cost[second]
+    for table in tables:
+        saved = saved + _least_saved(table[:, :: max(1, table.shape[1] // SAMPLED)], first, second)
+    left = saved >= 0
+    return first[left], second[left]
 
-    What a few columns of each table say is never less than what all of them do: pairs go as soon as that is too little.
-    """
+
+def _surely(cost: Ints, tables: Sequence[Ints], first: Ints, second: Ints) -> Ints:
+    """The first ones of pairs whose second one is cheaper whatever the neighbours do, or never more expensive and comes
+    before it: so no chain of them ends where it began."""
+    saved = cost[first] - cost[second]
+    for table in tables:
+        saved = saved + _least_saved(table, first, second)
+    found: Ints = first[(saved > 0) | ((saved == 0) & (second < first))]
+    return found
+
+
+def _beaten(count: int, first: Ints, second: Ints) -> Mask:
+    """Which of the strategies are beaten; of two that beat each other the first stays."""
+    beats = np.zeros((count, count), np.bool_)
+    beats[first, second] = True
+    order = np.arange(count)
+    return np.asarray((beats & ~(beats.T & (order[:, None] <= order))).any(1))
+
+
+def _beating(cost: Ints, tables: Sequence[Ints], each: bool, first: Ints, second: Ints) -> tuple[Ints, Ints]:
+    """Of pairs of strategies those of which the second never costs more than the first, whatever the neighbours do."""
     saved = cost[first] - cost[second]
     if each:
         left = saved >= 0
@@ -177,16 +209,7 @@ def _beating(
             left = _least_saved(table, first, second) >= 0
             first, second = first[left], second[left]
         return first, second
-    hints: list[Ints] = []
-    for table in tables if sampled else ():
-        hints.append(_least_saved(table[:, :: max(1, table.shape[1] // sampled)], first, second))
-        saved = saved + hints[-1]
-    for i, table in enumerate(tables):
-        if sampled:
-            left = saved >= 0
-            first, second, saved = first[left], second[left], saved[left]
-            hints = [hint[left] for hint in hints]
-            saved -= hints[i]
+    for table in tables:
         saved = saved + _least_saved(table, first, second)
     left = saved >= 0
     return first[left], second[left]
@@ -218,6 +241,15 @@ class Compact:
     steps: tuple[Step, ...]
     offsets: Mapping[int, int] = field(default_factory=dict)
     """The parts of the offset that come from each layer."""
+
+    def strategies(self) -> list[Ints]:
+        """Of each variable that is left those of its strategies that are."""
+        found = {at: np.arange(row.size) for at, row in zip(self.left, self.problem.costs)}
+        first: dict[int, Ints] = {}
+        for at, near, own, *tables in self.steps:
+            if at in found and not near and not tables:
+                first[at] = first[at][own] if at in first else own
+        return [*(found | first).values()]
 
     def back(self, choice: Sequence[int]) -> list[int]:
         full = [0] * self.size

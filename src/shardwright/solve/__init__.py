@@ -13,7 +13,9 @@ solves both.  Deep stacks of equal layers are solved by a short one, at nearly t
 | `routes` | `Routes`: the cheapest steps between all shardings of a tensor; Steiner trees of copies for readers |
 | `readers` | `Demand`: the shardings that a value may have once it is made, and in which of them who wants it |
 | `model` | `Assigner`: the numeric problems of a graph, and complete shardings from their solutions |
+| `assignment` | `Assignment`: what was found, decoded when it is looked at |
 | `alternatives` | the best plans with one value sharded otherwise: many answers from one set-up |
+| `names` | names that users give |
 | `polish`, `tighten` | single changes that pay; inputs in less memory at the same price |
 | `price` | what complete shardings will cost when they are lowered |
 | `repeated/` | equal layers found, shortened, solved, unfolded |

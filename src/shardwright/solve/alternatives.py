@@ -21,7 +21,8 @@ from ..optimize.compact import compact
 from ..optimize.core import SLOW, SWEEPS, batches_of, solve_core
 from ..optimize.narrow import narrow
 from ..spec.sharding import ShardingSpec
-from .model import FINE, POLISH, Assigner, Assignment, Optimum
+from .assignment import Assignment, Optimum
+from .model import FINE, POLISH, Assigner
 from .readers import Extra
 from .tighten import tighten
 
@@ -126,9 +127,11 @@ class _Around(Assigner):
         found = self.optimum(False, solver, time_limit)
         objective = self.objective(found.choice)
         self.book.check_gathers(objective)
-        complete = self.decode(tighten(self, found.choice))
+        tight = tighten(self, found.choice)
         seconds = monotonic() - began
-        return Assignment(complete, objective, 0, found.solver, found.timed_out, seconds, self.hardware)
+        return Assignment(
+            lambda: self.decode(tight), objective, 0, found.solver, found.timed_out, seconds, self.hardware
+        )
 
     def optimum(
         self,

@@ -157,7 +157,7 @@ class Neighbours:
         shared = about.book.repriced(about.hardware, _shared_price)
         moves = []
         for chains in _chains(about, bound):
-            together = bound and len(chains) > len(links)
+            together = bound and 0 < len(links) < len(chains)  # axes of one device have no link
             moves += [(move, together) for chain in chains[: None if together else 1] for move in chain]
         for (value, reader, place), together in moves:
             demand = about.demands[value]

@@ -24,8 +24,9 @@ from ..optimize import solver_named
 from ..plans.asked import Asked
 from ..plans.complete import Complete
 from ..spec.mesh import DeviceMesh
+from .assignment import Assignment
 from .memory.search import Measure, fit
-from .model import NEAR, POLISH, Assigner, Assignment
+from .model import NEAR, POLISH, Assigner
 from .repeated.layers import SIDES, Layers, find_layers
 from .repeated.stack import Stack
 from .routes import Price
@@ -129,7 +130,7 @@ def _no_better_than(tight: Assignment, free: Assignment) -> Assignment:
 
 
 def _left(time_limit: float | None, began: float) -> float | None:
-    return None if time_limit is None else max(0.5, time_limit - (monotonic() - began))
+    return None if time_limit is None else max(0.1, time_limit - (monotonic() - began))
 
 
 def assigner_of(graph: Graph, mesh: DeviceMesh, hardware: Hardware, asked: Asked, until: float = inf) -> Assigner:
@@ -191,5 +192,7 @@ class Prepared:
 
     @property
     def _sides(self) -> list[tuple[int, int]]:
+        """The fewest layers that may do, then the most: those between seldom do where the fewest do not."""
         layers = self._layers
-        return [] if layers is None else list(takewhile(lambda sides: sum(sides) <= layers.count, SIDES))
+        fits = [] if layers is None else list(takewhile(lambda sides: sum(sides) <= layers.count, SIDES))
+        return list(dict.fromkeys((*fits[:1], *fits[-1:])))

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 from time import monotonic
@@ -32,7 +32,6 @@ import numpy as np
 from ..cost.comm import shown_cost
 from ..cost.machine import Hardware
 from ..cost.overlap import graph_roles
-from ..cost.program import ProgramCost
 from ..errors import BoundError, PlanInfeasible
 from ..ir.graph import Graph
 from ..optimize import Progress
@@ -44,8 +43,8 @@ from ..plans.complete import Complete, Decision
 from ..spec.interop import is_placeable
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
+from .assignment import Assignment, Optimum
 from .polish import polish
-from .price import price
 from .readers import Demand, Extra, Group
 from .routes import Price, RouteBook, Routes
 from .strategies import Space, Way, orders_in
@@ -60,43 +59,6 @@ POLISH = 4_000
 Ways = tuple[Way, ...]
 Terms = tuple[list[Ints], list[tuple[int, int, Ints]], dict[int, int]]
 """Costs and edges, equal tables being one array, and the variables of the shared copies by value."""
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """Complete shardings for a graph, what they cost, and how good that is."""
-
-    complete: Complete
-    objective: int
-    """Picoseconds that show, as the lowered Program will have them."""
-    lower_bound: int
-    """No choice of strategies, of shardings of inputs and of copies costs less."""
-    solver: str
-    timed_out: bool
-    seconds: float
-    hardware: Hardware = field(repr=False)
-    short: Complete | None = field(default=None, repr=False)
-    """Of the short graph by which a deep stack of equal layers was solved, the same."""
-
-    @property
-    def gap(self) -> float:
-        return max(0.0, (self.objective - self.lower_bound) / max(self.objective, 1))
-
-    @cached_property
-    def cost(self) -> ProgramCost:
-        """In parts."""
-        return price(self.complete, self.hardware, graph_roles(self.complete.graph))
-
-
-@dataclass(frozen=True, slots=True)
-class Optimum:
-    """What solves one of the two problems."""
-
-    choice: Sequence[int]
-    lower_bound: int
-    """In picoseconds, for both."""
-    solver: str
-    timed_out: bool
 
 
 @dataclass
@@ -122,7 +84,7 @@ class Assigner:
         orders = orders_in(self.mesh, (*self.given.values(), *self.out_specs.values()))
         named = {axis.name for spec in (*self.given.values(), *self.out_specs.values()) for axis in spec.used_axes}
         self.space = Space(graph, self.mesh, self.hardware, self.uneven, orders, self.given, frozenset(named))
-        self.book = RouteBook(self.mesh, self.hardware, asked.most_gathered)
+        self.book = RouteBook(self.mesh, self.hardware, asked.most_gathered, until=self.until)
         self.updates = {output: graph.inputs[i] for i, output in graph.updates}
         self.kept = frozenset(self.updates.values())
         """State: it is held in shardings that PyTorch's placements say, so that checkpoints are of it as it is."""
@@ -162,8 +124,16 @@ class Assigner:
         # What is known by the identity of lists that are kept; the rest belongs to other routes.
         found._once = {k: v for k, v in self._once.items() if isinstance(k, tuple) and k[:1] == ("input",)}
         found._arrays, found._tables = {}, {}
-        found.demands = [found._demand(v) for v in range(len(self.graph.values))]
+        found.demands = [found._at_other_prices(v, demand) for v, demand in enumerate(self.demands)]
         return found
+
+    def _at_other_prices(self, value: int, demand: Demand) -> Demand:
+        """The same wishes: shardings have their places in routes at any prices."""
+        in_time(self.until)
+        routes = self.book.routes(self.graph.type(value), self.roles[value])
+        settle = None if demand.settle is None else self._settling(value)
+        about = demand.decider, demand.made, demand.open, demand.groups, demand.stays
+        return Demand(routes, *about, settle)
 
     @cached_property
     def order(self) -> list[int]:
@@ -282,8 +252,7 @@ class Assigner:
             made = self._index(routes, ways, count + result, count)
             home = self.given.get(value)
             if home is not None:
-                moves = [self.book.search(tensor.type, self.roles[value], way.results[result], home) for way in ways]
-                settle = np.array(moves, np.int64)
+                settle = self._settling(value)
                 made = self._array(np.full(len(ways), routes.at[home.closed()]))
         wanted: dict[int, dict[int, Ints]] = {}
         for n, place in self.readers[value]:
@@ -302,6 +271,14 @@ class Assigner:
         still = not asked and bool(routes.pending[made].any())
         groups = tuple(Group(at, tuple(places.values())) for at, places in wanted.items())
         return Demand(routes, decider, made, still, groups, self.stays, settle)
+
+    def _settling(self, value: int) -> Ints:
+        """What it takes to bring what each strategy leaves to where the user wants it."""
+        tensor, home = self.graph.values[value], self.given[value]
+        assert tensor.producer is not None
+        n, result = tensor.producer
+        moves = [self.book.search(tensor.type, self.roles[value], way.results[result], home) for way in self.ways[n]]
+        return np.array(moves, np.int64)
 
     def _input_index(self, routes: Routes, value: int) -> Ints:
         key = ("made", id(routes), id(self.inputs[value]))
@@ -397,7 +374,8 @@ class Assigner:
     ) -> Assignment:
         self.book.check_gathers(objective)
         how = BoundError.unless(bound, objective), found.solver, late or found.timed_out
-        return Assignment(self.decode(tighten(self, choice)), objective, *how, monotonic() - began, self.hardware)
+        tight = tighten(self, choice)
+        return Assignment(lambda: self.decode(tight), objective, *how, monotonic() - began, self.hardware)
 
     def solve(self, solver: str = "auto", time_limit: float | None = None, progress: object = None) -> Assignment:
         """The best assignment that a numeric solver finds, priced as it will be lowered."""
@@ -492,4 +470,4 @@ class Assigner:
         return Complete(graph, self.mesh, inputs, tuple(decisions), tuple(outputs), self.space.joined, 0, sources)
 
 
-__all__ = ["Assigner", "Assignment"]
+__all__ = ["Assigner"]

@@ -16,18 +16,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
+from math import inf
 from time import monotonic
 
 from ..cost import RESIDENT, Hardware, memory_profile, step_time
 from ..cost.machine import RESERVED_PERCENT
 from ..cost.program import instr_costs
-from ..errors import BoundError, PlanInfeasible, ShardwrightError, SpecError, near_misses, printable
+from ..errors import BoundError, PlanInfeasible, ShardwrightError, SpecError, printable
 from ..ir.core import CONSTRAINT
 from ..ir.digest import program_hash
 from ..ir.graph import Graph
 from ..ir.program import Program
 from ..lower import attention_as_meant, lower, ordered, without_repeats
-from ..optimize import solver_names
 from ..optimize.compact import OutOfTime
 from ..plans.amounts import amount_text, duration
 from ..plans.asked import Asked, broken
@@ -40,22 +40,26 @@ from ..rules.registry import fuse_updates
 from ..spec.axes import Axes
 from ..spec.mesh import DeviceMesh
 from ..spec.sharding import ShardingSpec
+from .assignment import Assignment
 from .bound import by_known_ways, is_foreseen
 from .exact import Prepared, assigner_of, best_plan, held_by
-from .model import Assigner, Assignment
-from .recipes import DISTINCT, RECIPES
+from .model import Assigner
+from .names import SIMPLE
+from .recipes import DISTINCT
 from .recipes.costs import recipe_complete, recipe_cost
 from .recipes.parts import Known
 from .repeated.depth import deep_time
 from .scheduled import Scheduled
 from .simple.solver import SimpleSolver
 
-SIMPLE = "simple"
-"""The solver of four phases, by name; all others are solvers of the numeric problem."""
 SPECS = "specs"
 """Whose decisions a plan by hand holds."""
 DEFAULT_SECONDS = 120.0
 """Time for the solver where the user gives none: hard problems take any time for a proof."""
+SEARCHING = 0.8
+"""The part of the time for the search; the rest is for recipes, of which one may be faster than what was found."""
+PRICED = 4_000
+"""So many nodes are about lowered, ordered and simulated in a second: what is begun ends that much later."""
 NOT_FOUND = "no plan was found that fits in memory"
 BOUNDED = 400
 """The most nodes of a program for which a simple plan is given the planner's bound."""
@@ -155,15 +159,30 @@ class Planner:
 
     def _exact(self, asked: Asked, solver: str, time_limit: float | None) -> Assignment:
         """The exact solver's answer, without a bound where it does not hold for all plans."""
-        prepared = Prepared(self.graph, self.mesh, self.hardware, asked)
-        found = best_plan(
-            self.graph, self.mesh, self.hardware, asked, solver=solver, time_limit=time_limit, prepared=prepared
-        )
+        until = inf if time_limit is None else monotonic() + time_limit
+        prepared = Prepared(self.graph, self.mesh, self.hardware, asked, until)
+        try:
+            found = best_plan(
+                self.graph, self.mesh, self.hardware, asked, solver=solver, time_limit=time_limit, prepared=prepared
+            )
+        except OutOfTime:
+            raise self._not_found(True) from None
         return replace(found, lower_bound=0) if prepared.is_joined else found
+
+    def _not_found(self, timed_out: bool) -> PlanInfeasible:
+        error = PlanInfeasible(NOT_FOUND, help="there may be one: allow more time or memory")
+        error.timed_out = timed_out
+        return error
+
+    def _cut_short(self, failed: PlanInfeasible, seconds: float) -> PlanInfeasible:
+        """Why there is no plan, where time was up before all was looked at."""
+        failed.help = "\n".join([*([failed.help] if failed.help else []), _time_was_up(seconds, "a plan may be found")])
+        failed.timed_out = True
+        return failed
 
     def _told(self, plan: Plan, seconds: float) -> Plan:
         """A plan that was cut short, and says so."""
-        note = f"time was up after {seconds:g} s: with more, a faster plan or a better bound may be found"
+        note = _time_was_up(seconds, "a faster plan or a better bound may be found")
         notes = tuple(dict.fromkeys([*plan.complete.notes, note]))
         assert plan.program is not None
         program, complete = replace(plan.program, notes=notes), replace(plan.complete, notes=notes)
@@ -274,13 +293,13 @@ class Planner:
             return cost.total < time
         return cost.compute < time and (folded is None or deep_time(*folded, hardware) < time)
 
-    def by_simple(self, debug: bool = False, say: Say = print) -> Plan:
+    def by_simple(self, debug: bool = False, say: Say = print, until: float = inf) -> Plan:
         """The plan of the solver of four phases."""
         hardware, asked = self.hardware, self.asked
         if asked.memory is not None:
             hardware = replace(hardware, memory=asked.memory)
         outs = {i: spec for i, spec in asked.outs.items() if not is_open(spec)}
-        solver = SimpleSolver(self.mesh, hardware, debug=debug, log=say)
+        solver = SimpleSolver(self.mesh, hardware, debug=debug, log=say, until=until)
         solution = solver.solve(self.graph, given=dict(asked.pins), out_specs=outs)
         for n in range(len(self.graph.nodes)):
             if n not in solution.nodes:
@@ -316,10 +335,10 @@ class Planner:
             search.search()
             if search.suffers() and not (search.late and not search.judged):
                 search.fit()
-            search.raise_bound()
             best = search.best
             if best is None:
-                raise PlanInfeasible(NOT_FOUND, help="there may be one: allow more time or memory")
+                raise self._not_found(search.late)
+            search.raise_bound()
             found = best.assignment
             plan = replace(self._judged[id(found.complete)][1], solver=found.solver, timed_out=search.late)
             plan = self.bounded(plan, search.lower_bound)
@@ -359,7 +378,7 @@ class Planner:
                 search.raise_bound()
                 return search.lower_bound
             return self._exact(self.asked.limited(None), "auto", seconds).lower_bound
-        except (PlanInfeasible, OutOfTime):
+        except PlanInfeasible:
             return 0
 
     def best(
@@ -368,38 +387,45 @@ class Planner:
         """The best plan that keeps every request; `PlanInfeasible` where none is found."""
         seconds = DEFAULT_SECONDS if time_limit is None else time_limit
         end = monotonic() + seconds
+        pricing = len(self.graph.nodes) / PRICED
+        searching = end - max((1 - SEARCHING) * seconds, pricing)
         if self.asked.recipe is not None:
             return self._recipe_asked_for(self.asked.recipe)
         if solver == SIMPLE:
-            plan = self._kept(self.by_simple(debug, say))
-            small = len(self.graph.nodes) <= BOUNDED
-            return self.bounded(plan, self.free_bound(seconds) if small else 0)
+            plan = self._kept(self.by_simple(debug, say, searching))
+            if (late := monotonic() > searching) or len(self.graph.nodes) > BOUNDED:
+                return self._told(plan, seconds) if late else plan
+            return self.bounded(plan, self.free_bound(end - monotonic()))
         failed: PlanInfeasible | None = None
         best: Plan | None = None
         bound, late = 0, False
         try:
-            best = (self.by_schedule if self.hardware.overlaps else self.by_solver)(solver, end - monotonic())
+            best = (self.by_schedule if self.hardware.overlaps else self.by_solver)(solver, searching - monotonic())
             bound, late = best.lower_bound, best.timed_out
             self._kept(best)
         except PlanInfeasible as error:
             failed = error
-            late = late or monotonic() > end
+            late = late or error.timed_out or monotonic() > searching
             bound = self.free_bound(end - monotonic()) if best is None and not late else bound
             best = None
         # Where time was up before there was a plan, the first recipe that will do is taken: first what holds least.
+        tried = 0
         for name in sorted(DISTINCT, key=lambda name: name != "zero3") if best is None and late else DISTINCT:
             try:
-                if best is not None and (monotonic() > end or not self.recipe_may_win(name, best.cost.objective)):
-                    late = late or monotonic() > end
+                if monotonic() + pricing > end and (best is not None or tried):
+                    late = True
+                    break
+                if best is not None and not self.recipe_may_win(name, best.cost.objective):
                     continue
                 other = self.by_recipe(name)
+                tried += 1
             except ShardwrightError:
                 continue  # it does not go with what the user pinned
             if self._keeps(other) and (best is None or other.cost.objective < best.cost.objective):
                 best = self.bounded(other, bound)
         if best is None:
             assert failed is not None
-            raise failed
+            raise self._cut_short(failed, seconds) if late else failed
         return self._told(best, seconds) if late else replace(best, timed_out=False)
 
     def _recipe_asked_for(self, name: str) -> Plan:
@@ -438,22 +464,8 @@ class Planner:
         )
 
 
-def check_solver(solver: object) -> None:
-    """Refuse a name that no solver has."""
-    check_name(solver, "solver", (*solver_names(), SIMPLE))
-
-
-def check_recipe(recipe: object) -> None:
-    check_name(recipe, "recipe", tuple(RECIPES))
-
-
-def check_name(name: object, what: str, known: tuple[str, ...]) -> None:
-    """One of the names that there are."""
-    if not isinstance(name, str) or name not in known:
-        raise SpecError(
-            f"no {what} is called {name!r}", rows=[("known", ", ".join(known))],
-            help=near_misses(name, known) if isinstance(name, str) else f"give the name of a {what} as text",
-        )  # fmt: skip
+def _time_was_up(seconds: float, more: str) -> str:
+    return f"time was up after {seconds:g} s: with more, {more}"
 
 
 def _notes(decided: Complete, program: Program, times: Sequence[int], more: tuple[str, ...]) -> tuple[str, ...]:
@@ -467,4 +479,4 @@ def _notes(decided: Complete, program: Program, times: Sequence[int], more: tupl
     return tuple(dict.fromkeys(map(printable, notes)))
 
 
-__all__ = ["SIMPLE", "SPECS", "Planner", "apply_rewrite", "check_recipe", "check_solver", "held_by", "rewritten"]
+__all__ = ["SPECS", "Planner", "apply_rewrite", "held_by", "rewritten"]

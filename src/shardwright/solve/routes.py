@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import combinations
-from math import prod
+from itertools import combinations, permutations
+from math import inf, prod
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from ..cost.comm import shown_cost
 from ..cost.machine import Hardware
 from ..errors import PlanInfeasible
 from ..ir.graph import TensorType
+from ..optimize.compact import in_time
 from ..optimize.problem import Ints
 from ..spec.axes import Axes, AxisRef, axes_size
 from ..spec.mesh import DeviceMesh
@@ -201,7 +202,7 @@ class Searched:
     steps: dict[tuple[int, int], tuple[Step, ...]]
 
     @classmethod
-    def of(cls, type: TensorType, specs: Iterable[ShardingSpec]) -> Searched:
+    def of(cls, type: TensorType, specs: Iterable[ShardingSpec], until: float) -> Searched:
         at: dict[ShardingSpec, int] = {}
         different: list[ShardingSpec] = []
         for spec in specs:
@@ -209,12 +210,10 @@ class Searched:
             at[spec] = len(different) if same is None else same
             if same is None:
                 different.append(spec)
-        steps = {
-            (i, j): steps_to(target, [source], source, type.shape, type.item_bytes)[1]
-            for i, source in enumerate(different)
-            for j, target in enumerate(different)
-            if i != j
-        }
+        steps = {}
+        for (i, source), (j, target) in permutations(enumerate(different), 2):
+            in_time(until)
+            steps[i, j] = steps_to(target, [source], source, type.shape, type.item_bytes)[1]
         return cls(different, at, steps)
 
 
@@ -233,6 +232,8 @@ class RouteBook:
     """More than any plan takes."""
     price: Price = shown_cost
     """Of a collective: kind, axes, bytes sent, role, machine."""
+    until: float = inf
+    """When to give up, with `OutOfTime`."""
     _words: dict[TensorType, dict[ShardingSpec, None]] = field(default_factory=dict)
     _hops: dict[frozenset[ShardingSpec], Hops] = field(default_factory=dict)
     _searches: dict[tuple[TensorType, frozenset[ShardingSpec]], Searched] = field(default_factory=dict)
@@ -308,7 +309,7 @@ class RouteBook:
         key = type, frozenset(specs)
         searched = self._searches.get(key)
         if searched is None:
-            searched = self._searches[key] = Searched.of(type, specs)
+            searched = self._searches[key] = Searched.of(type, specs, self.until)
         matrix = np.full((len(searched.specs), len(searched.specs)), UNREACHABLE, np.int64)
         for (i, j), steps in searched.steps.items():
             matrix[i, j] = self._price(role, steps) * STEPS + 1

@@ -25,9 +25,9 @@ from ..optimize.compact import OutOfTime
 from ..plans.asked import Asked
 from ..plans.complete import Complete
 from ..spec.mesh import DeviceMesh
+from .assignment import Assignment
 from .bound import WHOLE, Neighbours, Shares, shares_of, weighted_price
 from .exact import EXACT, Prepared, best_plan
-from .model import Assignment
 from .repeated.depth import deep_time
 from .tighten import tighten
 
@@ -45,13 +45,13 @@ class StandIn(NamedTuple):
 STAND_INS = (
     StandIn(Overlap(50, 50, 100)),
     StandIn(Overlap(10, 10, 100)),
-    StandIn(Overlap(50, 50, 50, 50), 500),
     StandIn(Overlap(99, 100, 100, 100, bucketed=True)),
     StandIn(Overlap(10, 10, 100, 100, bucketed=True)),
+    StandIn(Overlap(50, 50, 50, 50), 500),
     StandIn(Overlap(30, 30, 30, 30, bucketed=True), 700),
 )
 """On fifteen models and meshes no single one came within 5% of the best everywhere, and more of them than these gained
-nothing."""
+nothing.  Those between neighbours come last: they may need more layers of a short stack."""
 UNFOLDED = StandIn(Overlap(100, 20, 100, 100, bucketed=True))
 """One more where a graph does not fold: gathers have less to hide behind than reductions.  U-Net, batch 16 on 8x8,
 3.35 ms, then 3.16; T5 of two layers 11.81, then 11.33; where graphs folded it gained nothing."""
@@ -145,16 +145,15 @@ class Scheduled:
                     if both is not None:
                         found, plan = both[0], both[1].tight()
                         stack.assigner.book.check_gathers(plan.objective)
-                        made = plan.decode(), plan.objective, 0, found.solver, found.timed_out
-                        return Assignment(*made, 0, hardware, plan.shortened())
+                        return plan.assigned(plan.objective, 0, found.solver, found.timed_out, 0)
             about = self.prepared.whole(hardware)
             rough = sum(map(len, about.ways)) > EXACT
             extra = Neighbours.of(about, stand_in.between, False)
             found = about.optimum(True, self.solver, self.left(), None, extra, rough)
             objective = about.objective(found.choice)
             about.book.check_gathers(objective)
-            complete = about.decode(tighten(about, found.choice))
-            return Assignment(complete, objective, 0, found.solver, found.timed_out, 0, hardware)
+            tight = tighten(about, found.choice)
+            return Assignment(lambda: about.decode(tight), objective, 0, found.solver, found.timed_out, 0, hardware)
         except PlanInfeasible:
             return None
 
@@ -174,8 +173,10 @@ class Scheduled:
             self.judged.append(Judged(one, *self.judge(one.complete)))
 
     def _is_new(self, found: Assignment) -> bool:
-        complete = found.complete
-        key = hash((complete.inputs, tuple(decision[2:] for decision in complete.decisions)))
+        key = found.decided
+        if key is None:
+            complete = found.complete
+            key = hash((complete.inputs, tuple(decision[2:] for decision in complete.decisions)))
         is_new = key not in self._seen
         self._seen.add(key)
         return is_new
@@ -184,8 +185,7 @@ class Scheduled:
         """Of deep plans those that are worth a full schedule, the fastest first."""
         if len(found) < 2 or any(one.short is None for one in found):
             return list(found)
-        short = next(self.prepared.stacks(self.hardware)).short
-        times = [deep_time(short, one.short, self.hardware) for one in found if one.short is not None]
+        times = [deep_time(*one.short, self.hardware) for one in found if one.short is not None]
         near = [i for i in sorted(range(len(found)), key=lambda i: (times[i], i)) if times[i] <= NEARLY * min(times)]
         return [found[i] for i in near[:FULL]]
 
@@ -202,26 +202,25 @@ class Scheduled:
     def fit(self, sums: int = 3) -> None:
         """Plans within the limit, by the sums whose plans were fastest without one, and by all while it hurts.
 
-        What is searched for fits with one instruction after the other; where its order then takes too long, for lack of
-        memory to hide behind, once more with some room left.
+        What is searched for fits with one instruction after the other.  Some room is left for what is under way; where
+        that makes what fits too slow, or nothing is found, once more without.
         """
         failed: PlanInfeasible | None = None
         order = sorted(self.judged, key=lambda one: one.free)
         overlaps = [one.assignment.hardware.overlap for one in order]
         for i, overlap in enumerate(dict.fromkeys((*overlaps, *(one.overlap for one in STAND_INS)))):
-            for room in (0, ROOM):
+            for room in (ROOM, 0):
                 if not self.suffers(SLOWER if i < sums else MUCH_SLOWER):
                     return
-                if self.best is not None and self.is_over():
-                    return
+                if self.is_over():
+                    break
                 try:
                     self._fit(overlap, self.limit * (100 - room) // 100)
                 except PlanInfeasible as error:
-                    failed = failed or error
-                    break
+                    failed = failed or (None if room else error)
                 except OutOfTime:
                     self.late = True
-                    return
+                    break
         if self.best is None and failed is not None:
             raise failed
 
@@ -239,6 +238,12 @@ class Scheduled:
     def raise_bound(self) -> None:
         """Raise the bound by one choice of shares after the other, as long as it rises: in a row it does so up to some
         place, and then falls."""
+        try:
+            self._raise_bound()
+        except OutOfTime:
+            self.late = True
+
+    def _raise_bound(self) -> None:
         if self.is_over() or self.prepared.is_joined:
             return
         for row in shares_of(self.hardware, self.mesh.axes):
@@ -248,11 +253,7 @@ class Scheduled:
                     return
                 if not self.may_raise(shares):
                     break
-                try:
-                    bound = self.bound(shares)
-                except OutOfTime:
-                    self.late = True
-                    return
+                bound = self.bound(shares)
                 if bound <= self.lower_bound:
                     break
                 self.lower_bound = bound

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,8 +13,8 @@ from shardwright.discover.judging.confirm import confirm
 from shardwright.discover.judging.encode import ENCODINGS, assemble, kinds_for, same, split
 from shardwright.discover.judging.oracle import check, refute
 from shardwright.discover.operator import Argument, NumpyLibrary, Operator, Sample, Slot
-from shardwright.discover.placement import KINDS, P, Placement, R, S, parse_placement
-from shardwright.discover.table import folded, strongest
+from shardwright.discover.placement import KINDS, P, Placement, R, S, at_least, parse_placement
+from shardwright.discover.table import _weaker, folded, strongest
 
 
 def operator(call: object, *arguments: Argument, mutates: tuple[str, ...] = ()) -> Operator:
@@ -82,6 +84,16 @@ def test_implied_placements_are_folded() -> None:
     assert (P("sum"), P("sum")) in rows
     assert (P("avg"), P("avg")) not in rows, "the rule for averages is the rule for sums"
     assert (R, R) in rows
+
+
+def test_rows_are_folded_alike_whether_they_are_few_or_many() -> None:
+    """Of a list of tensors there are thousands of rows: those that imply one are looked up, not gone through."""
+    placements = (R, S(0), P("sum"), P("avg"), P("max"))
+    every = list(itertools.product(placements, repeat=3))
+    for rows in (every, every[::7]):
+        for inputs in rows:
+            wider = {row for row in rows if row != inputs and all(map(at_least, inputs, row))}
+            assert set(_weaker(rows, inputs)) == wider
 
 
 def test_even_only_rules_are_graded() -> None:

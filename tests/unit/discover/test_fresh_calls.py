@@ -46,6 +46,20 @@ def test_shards_of_one_element_are_drawn() -> None:
     assert any(call.shapes == ((1, 1),) and call.args[1] == [] for call in calls)
 
 
+def test_an_argument_says_what_size_a_result_has() -> None:
+    """``output_size``, which must be right where it is given: no shard has it."""
+
+    def told(x: Any, times: int, size: int | None = None) -> Any:
+        made = x.repeat_interleave(times, 0)
+        assert size in (None, made.shape[0])
+        return made
+
+    operator = torch_operator(told)
+    sample = sample_of(operator, (x(4, 6), 3), {})
+    calls = Drawer(operator, [sample]).around(sample)
+    assert any(call.values(operator)["size"] == 12 for call in calls)
+
+
 def test_one_tensor_alone_has_another_dtype() -> None:
     calls = drawn_around("aten.add.Tensor", (x(4, 6), x(4, 6)))[:24]
     kinds = {tuple(a.dtype.kind for a in call.tensors) for call in calls}
@@ -141,6 +155,16 @@ def test_a_number_may_be_asked_to_be_finite() -> None:
     atom = next(a for a in value_atoms(cases, ()) if a.expr.text == "weight < inf")
     assert [atom.holds(case, 0) for case in cases] == [True, True, False]
     assert [value_of(atom.expr.code, {"weight": case.values["weight"]}) for case in cases] == [True, True, False]
+
+
+def test_being_finite_is_said_before_any_threshold() -> None:
+    """Not 'weight <= 2', where an infinite weight alone fails: with 3 it holds as well."""
+    cases = [situation((4,), weight=weight) for weight in (0.5, 1.5, math.inf, None)]
+    atoms = [a for a in value_atoms(cases, ()) if [a.holds(case, 0) for case in cases] == [True, True, False, False]]
+    assert min(atoms, key=lambda atom: atom.cost).expr.text == "weight is finite"
+    code = next(atom.expr.code for atom in atoms if atom.expr.text == "weight is finite")
+    told = [value_of(code, {"weight": weight}) for weight in (0.5, 1.5, math.inf, -math.inf, None)]
+    assert told == [True, True, False, False, False]
 
 
 def test_rows_that_no_call_at_hand_shows_are_found_among_fresh_ones() -> None:

@@ -10,6 +10,7 @@ import pytest
 from shardwright.discover.analyse import factor_line
 from shardwright.discover.calls.widen import widened
 from shardwright.discover.emit.expression import value_of
+from shardwright.discover.emit.source import as_many
 from shardwright.discover.judging.oracle import check
 from shardwright.discover.learn import state
 from shardwright.discover.operator import Argument, NumpyLibrary, Operator, Sample, Slot
@@ -112,6 +113,25 @@ def test_dims_that_are_put_in_and_exchanged() -> None:
     )
     assert "S(d) -> S(d with dim0 and dim1 exchanged)" in texts(swapped)
     assert "moves elements without computing" in swapped.properties
+
+
+def test_one_dim_or_none_is_spoken_of_in_one_way() -> None:
+    """Along the dim that is named, or all in one; also where calls of another number of tensors never name none."""
+
+    def doubled(x: np.ndarray, y: np.ndarray | None = None, dim: int | None = None) -> np.ndarray:
+        return np.repeat(x if y is None else x * y, 2, axis=dim)
+
+    alone = calls([(4, 6), (2, 4, 6), (8,)], dim=[0, 1, -1, None])
+    both = calls([(4, 6), (2, 4, 6), (8,)], inputs=2, dim=[0, 1, -1])
+    arguments = X, Argument("y", True, None, type="Tensor?"), Argument("dim", False, None, type="int?")
+    statement = stated(
+        doubled, [c for c in (*alone, *both) if c.kwargs["dim"] != 1 or c.tensors[0].ndim > 1], *arguments
+    )
+    rules = {str(rule) for rule in statement.every_rule}
+    assert {"S(d) -> S(d) WHEN dim is one dim", "S(d) -> S(d) WHEN d == 0"} <= rules
+    assert {"S(d), S(d) -> S(d) WHEN dim is one dim", "S(d), S(d) -> S(d) WHEN d == 0"} <= rules
+    (one,) = (rule.conditions for rule in statement.every_rule if str(rule) == "S(d) -> S(d) WHEN dim is one dim")
+    assert as_many("dim", [rule for rule in statement.every_rule if rule.conditions == one])
 
 
 def test_broadcasting_needs_no_condition() -> None:

@@ -16,8 +16,9 @@ from shardwright.lower import lower
 from shardwright.optimize.problem import Ints
 from shardwright.plans import Asked
 from shardwright.propagation.complete import Complete
+from shardwright.solve.assignment import Assignment
 from shardwright.solve.exact import OPEN, Prepared, _better, best_plan
-from shardwright.solve.model import FINE, NEAR, Assigner, Assignment, Terms
+from shardwright.solve.model import FINE, NEAR, Assigner, Terms
 from shardwright.solve.repeated.layers import find_layers
 from shardwright.solve.repeated.stack import DeepPlan, Stack
 from small_graphs import sharing_stack

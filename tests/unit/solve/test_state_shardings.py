@@ -8,7 +8,7 @@ import pytest
 
 import shardwright as sw
 import torch_zoo as zoo
-from shardwright.solve.planner import RECIPES
+from shardwright.solve.recipes import RECIPES
 from shardwright.spec.interop import is_placeable, placeable
 from shardwright.spec.sharding import ShardingSpec
 

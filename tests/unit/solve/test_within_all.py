@@ -13,10 +13,11 @@ from shardwright.cost.profile import RESIDENT, program_memory
 from shardwright.lower import lower
 from shardwright.plans import Asked
 from shardwright.propagation.complete import Complete
+from shardwright.solve.assignment import Assignment
 from shardwright.solve.exact import best_plan
 from shardwright.solve.memory.one_copy import Frame, OneCopyPlan
 from shardwright.solve.memory.search import Within
-from shardwright.solve.model import Assigner, Assignment
+from shardwright.solve.model import Assigner
 from small_graphs import random_graph
 
 H100 = hardware_of("h100")

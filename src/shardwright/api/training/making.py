@@ -11,7 +11,7 @@ from ...frontends.base import Framework, Source, capture_source, frontend_for
 from ...plans.plan import read_plan
 from ...plans.requests import Request, requests_of
 from ...run.engine import check_engine, engine_for, is_one_of_several
-from ...solve.planner import check_recipe, check_solver
+from ...solve.names import check_recipe, check_solver
 from ..arguments import call_of, check_loss, check_seconds, check_time_limit, mesh_of, step_form
 from ..artefact import Plan
 from ..deciding import Learning, decided, limit_requests, planner_of

@@ -19,7 +19,7 @@ from ..operator import Array, Operator, Sample, names_dims
 from .forms import FEWER, FOLDS, FORMS, resized
 from .named import Named, choices_of, documents_of, named_by
 from .numbers import STYLES, Numbers, recast
-from .widen import in_turn, runs, with_value
+from .widen import in_turn, result_sizes, runs, with_value
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
 DTYPES = ("float64", "int64", "bool", "complex128", "int32", "float64", "int64")
@@ -476,7 +476,8 @@ class Drawer:
         if type(value) is int or kind.startswith("int"):
             base = value if type(value) is int else 1
             named = [n + off for n in self.named.sizes for off in (-1, 0, 1)]
-            return [*found, base + 1, base - 1, 0, 1, 2, 3, -1, *named, *sizes[:4]]
+            own = result_sizes(self.operator, sample) if value is None else []
+            return [*found, *own, base + 1, base - 1, 0, 1, 2, 3, -1, *named, *sizes[:4]]
         return found if value is not None else []
 
 

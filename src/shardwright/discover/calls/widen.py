@@ -93,14 +93,26 @@ def _other_values(operator: Operator, name: str, value: Any, sample: Sample) -> 
 
 def runs(operator: Operator, sample: Sample) -> bool:
     """Whether the call gives a tensor, or changes one."""
+    found = _results(operator, sample)
+    return found is not None and (bool(operator.mutates) or bool(found))
+
+
+def result_sizes(operator: Operator, sample: Sample) -> list[int]:
+    """The sizes of the dims of its results, each once: what an argument may have to say, where it says any."""
+    found = _results(operator, sample) or []
+    return sorted({size for tensor in found for size in operator.library.array(tensor).shape})
+
+
+def _results(operator: Operator, sample: Sample) -> list[Any] | None:
+    """The tensors that a call gives; None where it does not run."""
     library = operator.library
     tensors = [library.copy(library.tensor(array)) for array in sample.tensors]
     args, kwargs = sample.fill(tensors)
     try:
         result = operator.call(*args, **kwargs)
     except Exception:  # whatever the library raises: this call is no sample
-        return False
-    return bool(operator.mutates) or any(library.is_tensor(item) for item in leaves(result))
+        return None
+    return [item for item in leaves(result) if library.is_tensor(item)]
 
 
 def describe(operator: Operator, sample: Sample) -> str:

@@ -324,7 +324,7 @@ def code_of(expr: Expr) -> str:
 
 def as_many(name: str, rules: Iterable[Rule]) -> bool:
     """Whether rules take an argument for several dims, even where it is given one."""
-    pattern = re.compile(rf"\bin {re.escape(name)}\b|\b{re.escape(name)}\.index")
+    pattern = re.compile(rf"\bin {re.escape(name)}\b|\b{re.escape(name)}\.index|\blen\({re.escape(name)}\)")
     return any(pattern.search(expr.code) for rule in rules for expr in expressions(rule) if name in expr.uses)
 
 

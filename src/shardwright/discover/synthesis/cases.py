@@ -102,11 +102,10 @@ def dim_arguments(operator: Operator, tables: Sequence[Table], inserts: int = 0)
     )
 
 
-def list_arguments(situations: Sequence[Situation], names: Sequence[str]) -> frozenset[str]:
-    """Of the arguments that name dims, those that may name several: a list, or None for all."""
-    return frozenset(
-        name for name in names for s in situations if not isinstance(s.values.get(name), int) or name not in s.dims
-    )
+def list_arguments(operator: Operator, tables: Sequence[Table]) -> frozenset[str]:
+    """Of the arguments that name dims, those that may name several: in some call a list, or None for all."""
+    values = (item for table in tables for item in table.sample.values(operator).items())
+    return frozenset(name for name, value in values if names_dims(operator, name) and not isinstance(value, int))
 
 
 DimOf = Callable[[Situation, int], int | None]

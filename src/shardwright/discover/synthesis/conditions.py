@@ -51,6 +51,8 @@ def _in_list(name: str) -> Iterator[Atom]:
     )
     why = f"only along {name} do the results of the shards combine so"
     yield Atom(Expr(f"d in {name}", f"d in {name}", uses), lambda s, d: d in s.dims[name], 1, why)
+    why = f"of several dims in {name} the result has another form"
+    yield Atom(Expr(f"{name} is one dim", f"len({name}) == 1", uses), lambda s, d: len(s.dims[name]) == 1, 2, why)
 
 
 def _against(name: str, optional: bool) -> Iterator[Atom]:
@@ -229,6 +231,8 @@ def value_atoms(
         for end, word, test in ((math.inf, "<", operator_module.lt), (-math.inf, ">", operator_module.gt)):
             if end in numbers:
                 yield _side(name, word, end, test, f"an infinite {name} leaves no finite parts", given)
+        if any(math.isinf(v) for v in numbers):
+            yield _finite(name, given)
         for threshold in (*THRESHOLDS, *(v for v in named if _number(v) and v not in THRESHOLDS)):
             if any(v > threshold for v in numbers) or any(v < threshold for v in numbers):
                 yield from _sides(name, threshold, given)
@@ -259,6 +263,18 @@ def _side(name: str, word: str, threshold: float, test: Callable[[Any, Any], boo
     # At 0 a strict sign is what people say; elsewhere the wider claim comes first, and the attack narrows it.
     cost = 2 if threshold == 0 and len(word) == 1 else 3 if threshold == 0 or len(word) == 2 else 4
     return Atom(expr, lambda s, d: _number(s.values.get(name)) and test(s.values[name], threshold), cost, why)
+
+
+def _finite(name: str, given: str) -> Atom:
+    code = f'{given}float("-inf") < {name} < float("inf")'
+    expr = Expr(f"{name} is finite", code, frozenset((name,)))
+
+    def holds(s: Situation, d: int) -> bool:
+        value = s.values.get(name)
+        return _number(value) and math.isfinite(value)
+
+    # It says less than any threshold does.
+    return Atom(expr, holds, 2, f"an infinite {name} leaves no finite parts")
 
 
 def _all_items(name: str, value: int) -> Atom:

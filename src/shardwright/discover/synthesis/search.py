@@ -55,13 +55,13 @@ class Search:
         operator: Operator,
         situations: Sequence[Situation],
         names: Sequence[str],
-        numbers: Collection[float] = (),
-        dtypes: Collection[str] = (),
+        lists: frozenset[str],
     ) -> None:
-        self.operator, self.names = operator, names
+        """`names`: arguments that name dims; `lists`: those of them that may name several."""
+        self.operator, self.names, self.lists = operator, names, lists
         self.situations = list(situations)
-        self.numbers, self.dtypes = numbers, dtypes
-        self.lists = list_arguments(situations, names)
+        self.numbers: Collection[float] = ()
+        self.dtypes: Collection[str] = ()
         self.optional = {a.name for a in operator.arguments if a.default is None or a.type.endswith("?")}
         telling = [number for number, s in enumerate(situations) if not s.tiny] or range(len(situations))
         self.rows = {row for number in telling for row in rows_of(number, situations[number])}
@@ -77,11 +77,13 @@ class Search:
         self._refresh()
 
     @staticmethod
-    def over(operator: Operator, tables: Sequence[Table], inserts: int) -> Search:
-        """Over the calls of these tables; `inserts`: how many dims the operator adds before its dim arguments count."""
+    def over(operator: Operator, tables: Sequence[Table], inserts: int, every: Sequence[Table] = ()) -> Search:
+        """Over the calls of these tables; `inserts`: how many dims the operator adds before its dim arguments count;
+        `every`: all tables of the operator, whose rules speak of an argument in one way: as a dim, or as several."""
         names = dim_arguments(operator, tables, inserts)
+        lists = list_arguments(operator, every or tables)
         everything = [Situation.of(operator, table, names, inserts) for table in tables]
-        search = Search(operator, [s for s in everything if not s.degenerate] or everything, names)
+        search = Search(operator, [s for s in everything if not s.degenerate] or everything, names, lists)
         search.inserts = inserts
         return search
 

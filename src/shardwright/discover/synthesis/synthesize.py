@@ -82,19 +82,25 @@ def synthesize(
     if drawer is not None:
         drawer.others = tuple(others)
     main, *rest = groups
-    found = _best(operator, main, drawer, strength)
+    found = _best(operator, main, tables, drawer, strength)
     # Calls with other tensors have rules of their own; mostly the same less a term, or with it once more.
     found.tensors = (_named(operator, main),)
     for alike in rest[:_MOST_VARIANTS]:
         found.tensors += (_named(operator, alike),)
-        found.variants += _best(operator, alike, drawer, strength).rules
+        found.variants += _best(operator, alike, tables, drawer, strength).rules
     return found
 
 
-def _best(operator: Operator, tables: Sequence[Table], drawer: Drawer | None, strength: Strength | None) -> Synthesis:
-    plain = Search.over(operator, tables, 0)
+def _best(
+    operator: Operator,
+    tables: Sequence[Table],
+    every: Sequence[Table],
+    drawer: Drawer | None,
+    strength: Strength | None,
+) -> Synthesis:
+    plain = Search.over(operator, tables, 0, every)
     # Arguments such as unsqueeze's dim count places of the result, which has one more.
-    inserting = Search.over(operator, tables, 1)
+    inserting = Search.over(operator, tables, 1, every)
     chosen = inserting if inserting.names and _price(inserting) < _price(plain) else plain
     return _stated(chosen, tables, drawer, strength)
 

@@ -28,7 +28,8 @@ from ...optimize.core import sweep
 from ...optimize.problem import Ints
 from ...propagation.complete import Complete
 from ...spec.sharding import ShardingSpec
-from ..model import Assigner, Assignment, Terms
+from ..assignment import Assignment
+from ..model import Assigner, Terms
 from ..price import price
 from ..repeated.deep import Deep, DeepChoice, Inner
 from ..repeated.stack import DeepPlan, Stack
@@ -332,7 +333,7 @@ class Within:
         late = False
         while tried < MOST_PRICES:
             tried += 1
-            if until is not None and monotonic() > until and high is not None:
+            if until is not None and monotonic() > until:
                 late = True
                 break
             if high is None:
@@ -474,7 +475,7 @@ def fit(
     # Who reads first may take what lies there before the hub is made of it: no bound speaks of such a plan.
     speaks = work.bound <= objective or work.counted <= objective
     lower_bound = BoundError.unless(work.bound, objective) if speaks else 0
-    return Assignment(complete, objective, lower_bound, "prices", late, monotonic() - began, about.hardware)
+    return Assignment(lambda: complete, objective, lower_bound, "prices", late, monotonic() - began, about.hardware)
 
 
 __all__ = ["Within", "fit"]

@@ -5,7 +5,7 @@ Variables in the same place of different layers are one batch (`numeric.batches`
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from time import monotonic
@@ -16,10 +16,14 @@ from ...optimize.alike import split
 from ...optimize.batches import Batches, Link
 from ...optimize.compact import Compact
 from ...optimize.core import sweep, warm
-from ...optimize.problem import Ints
+from ...optimize.problem import Floats, Ints
 
 Rows = tuple[Ints, Ints, int]
 """Edges: members of one batch, of the other, and what they stand for, as in `Deep.edges`."""
+
+Said = dict[tuple[int, int], Floats]
+"""By two variables, before a problem is compacted: what the first one was last told by the second, for each of its
+strategies; not a number for those that were left out."""
 
 
 @dataclass(frozen=True)
@@ -217,18 +221,55 @@ class Deep:
                 for a, b in zip(mine, shallow.batches.boxes[link >> 1][:: -1 if link & 1 else 1]):
                     a[some] = b[rows[some]]
 
+    def _told(self) -> Iterator[tuple[tuple[int, int], Ints, Floats]]:
+        """Of a stack without the layers left out: who tells whom, the strategies that are left of who is told, and the
+        message."""
+        inner, left = self.inner, self.inner.small.left
+        kept = inner.small.strategies()
+        for edges, boxes in zip(self.edges, self.batches.boxes):
+            for row, number in enumerate(edges.tolist()):
+                edge = inner.small.problem.edges[number >> 1]
+                ends = (edge.second, edge.first) if number & 1 else (edge.first, edge.second)
+                for box, (mine, theirs) in zip(boxes, (ends, ends[::-1])):
+                    yield (left[mine], left[theirs]), kept[mine], box[row]
+
+    def recall(self, said: Said) -> None:
+        """Start from what was said in a problem with other prices; what is not known costs as much as what cost most.
+
+        Any messages are a start.
+        """
+        for key, kept, message in self._told() if said else ():
+            known = said.get(key)
+            here = kept[kept < known.size] if known is not None else kept[:0]
+            if known is not None and here.size and not np.isnan(known[here]).all():
+                message[:] = np.nanmax(known[here])
+                message[: here.size] = np.where(np.isnan(known[here]), message[0], known[here])
+                message -= message.min()
+
+    def remember(self, said: Said) -> None:
+        for key, kept, message in self._told():
+            said[key] = np.full(int(kept[-1]) + 1, np.nan, message.dtype)
+            said[key][kept] = message
+
     # -- solving ------------------------------------------------------------------------------------------
 
-    def solve(self, seconds: float | None = None, narrowed: bool = True, rough: bool = False) -> DeepChoice:
+    def solve(
+        self, seconds: float | None = None, narrowed: bool = True, rough: bool = False, said: Said | None = None
+    ) -> DeepChoice:
         """Sweep until bound and choice meet, the bound stands still, or time is up; sooner for a ``rough`` choice, or
         where only the bound counts and nothing is ``narrowed``.
 
-        A stack without the layers left out is solved first: from its messages, a deep one takes a few sweeps.
+        A stack without the layers left out is solved first, from what was ``said`` in one with other prices: from its
+        messages, a deep one takes a few sweeps.
         """
         until = float("inf") if seconds is None else monotonic() + seconds
         if self.out:
             shallow = Deep(self.inner, 0, True)
+            if said is not None:
+                shallow.recall(said)
             warm(shallow.batches, until, rough)
+            if said is not None:
+                shallow.remember(said)
             self.start_from(shallow)
         found = sweep(self.batches, until, rough or not narrowed, narrowed)
         cost, bound = found.cost + self.offset, found.lower_bound + self.offset

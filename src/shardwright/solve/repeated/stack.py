@@ -25,13 +25,14 @@ from ...propagation.complete import Complete, Decision
 from ...spec.axes import Axes
 from ...spec.rule import OpShardingRule
 from ...spec.sharding import ShardingSpec
-from ..model import FINE, NEAR, Assigner, Assignment, Optimum, Terms
+from ..assignment import Assignment, Optimum
+from ..model import FINE, NEAR, Assigner, Terms
 from ..readers import Demand, Extra, Group
 from ..routes import Tree
 from ..strategies import Way
 from ..tighten import tighten
 from .chain import solve_chain
-from .deep import Deep, Inner
+from .deep import Deep, Inner, Said
 from .layers import Short
 
 Key = tuple[Any, ...]
@@ -52,6 +53,8 @@ class Stack:
     """Equal for variables in the same place of different layers."""
     best: Sequence[Sequence[int]] | None = None
     """The choices that `solve` found; not the plan, which knows this, and such rings are left to the collector."""
+    said: tuple[Said, Said] = field(default_factory=lambda: ({}, {}))
+    """The messages of the plan's problem and of the bound's, as they were last, at whatever prices."""
     _tables: dict[tuple[int, ...], Ints] = field(default_factory=dict)
     _at: dict[tuple[int, Key], int] | None = None
 
@@ -206,7 +209,9 @@ class Stack:
         inner = Inner.of(small, self.layer, self.key, self.short.low)
         if not inner.is_regular():
             return None
-        found = solve_chain(inner, self.short.out) or Deep(inner, self.short.out).solve(seconds, narrowed, rough)
+        found = solve_chain(inner, self.short.out)
+        if found is None:
+            found = Deep(inner, self.short.out).solve(seconds, narrowed, rough, self.said[bound])
         unit = FINE if bound else 1
         plan = DeepPlan(self, found.choices())
         return Optimum((), -(-found.lower_bound // unit), found.solver, found.late), plan
@@ -239,10 +244,7 @@ class Stack:
         self.best = best.choices
         objective, tight = best.objective, best.tight()
         lower = BoundError.unless(bound, objective)
-        seconds = monotonic() - began
-        return Assignment(
-            tight.decode(), objective, lower, solver, timed_out, seconds, self.assigner.hardware, tight.shortened()
-        )
+        return tight.assigned(objective, lower, solver, timed_out, monotonic() - began)
 
 
 class Seen(NamedTuple):
@@ -414,15 +416,29 @@ class DeepPlan:
         values, which = self.seen
         return total + sum(one.cost * times for one, times in zip(values, _times(which)))
 
-    def shortened(self) -> Complete:
-        """Complete shardings of the short graph: each of its layers as those that it stands for, or the first."""
+    def assigned(self, objective: int, bound: int, solver: str, timed_out: bool, seconds: float) -> Assignment:
+        hardware = self.stack.assigner.hardware
+        known = self.shortened(), self.decided()
+        return Assignment(self.decode, objective, bound, solver, timed_out, seconds, hardware, *known)
+
+    def decided(self) -> tuple[bytes, ...]:
+        """What is chosen for inputs and nodes, layer by layer: of what counts there."""
+        stack = self.stack
+        layers = np.array(stack.layer[: len(stack.assigner.ways) + len(stack.assigner.inputs)])
+        mine = {layer: np.flatnonzero(layers == layer) for layer in set(layers.tolist())}
+        here = [*map(self.short_layer, range(self.layers.count)), -1]
+        known = {id(choice): np.array(choice) for choice in self.choices}
+        return tuple(known[id(choice)][mine[at]].tobytes() for at, choice in zip(here, self.choices) if at in mine)
+
+    def shortened(self) -> tuple[Short, Complete]:
+        """The short graph and its shardings: each of its layers as those that it stands for, or the first."""
         short, about = self.stack.short, self.stack.assigner
         choice = []
         for at in range(len(about.ways) + len(about.inputs)):
             layer = self.stack.layer[at]
             deep = layer if layer < short.low else layer + short.out
             choice.append(self.choices[deep if layer >= 0 else -1][at])
-        return about.decode(choice)
+        return short, about.decode(choice)
 
     def decode(self) -> Complete:
         """Complete shardings of the deep graph."""

@@ -6,7 +6,7 @@
 3. *Propagate* the seeds, as open shardings beside the user's closed ones, until nothing changes.
 4. *Export* for every node the shardings of its operands and results.
 
-The search is deterministic: its limits count work, not time.
+The search is deterministic: its limits count work, not time, unless time is up before.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
+from time import monotonic
 from typing import Any
 
 from ...cost.hardware import H100, Hardware
 from ...errors import MeshError, PlanInfeasible
 from ...ir.graph import Graph
+from ...optimize.compact import OutOfTime
 from ...plans.asked import Asked
 from ...spec.mesh import DeviceMesh
-from ..exact import best_plan
+from ..exact import Prepared, best_plan
 from .evaluation import Evaluated, Evaluator, Forced, Plan, Specs
 from .problem import Problem
 from .strategies import Strategy, strategies
@@ -101,7 +103,8 @@ def solve(
 class SimpleSolver:
     """Data parallel, model parallel or both, chosen by cost.
 
-    ``debug`` prints through ``log`` what is considered; the lines are in `Solution.log` either way.
+    ``debug`` prints through ``log`` what is considered; the lines are in `Solution.log` either way.  The search ends
+    ``until`` then, by the clock `time.monotonic`.
     """
 
     def __init__(
@@ -110,8 +113,10 @@ class SimpleSolver:
         hardware: Hardware | None = None,
         debug: bool = False,
         log: Callable[[str], object] = print,
+        until: float = inf,
     ) -> None:
         self.mesh = DeviceMesh.of(mesh)
+        self.until = until
         self.hardware = hardware or H100
         self.debug = debug
         self.log = log
@@ -136,14 +141,20 @@ class SimpleSolver:
                 rows=[("its mesh", str(self.mesh)), ("this mesh", str(DeviceMesh.of(mesh)))],
             )
         problem = Problem.parse(program, self.mesh, given, out_specs, self.hardware)
-        return _Run(problem, price, self.log if self.debug else None).run()
+        return _Run(problem, price, self.log if self.debug else None, self.until).run()
 
 
 class _Run:
     """One problem being solved."""
 
-    def __init__(self, problem: Problem, price: Callable[..., int] | None, log: Callable[[str], object] | None) -> None:
-        self.problem = problem
+    def __init__(
+        self,
+        problem: Problem,
+        price: Callable[..., int] | None,
+        log: Callable[[str], object] | None,
+        until: float,
+    ) -> None:
+        self.problem, self.until = problem, until
         self.evaluator = Evaluator(problem, price)
         self.print = log
         self.lines: list[str] = []
@@ -180,9 +191,11 @@ class _Run:
         problem = self.problem
         asked = Asked.fixing(problem.graph, problem.given, problem.out_specs, memory)
         asked = replace(asked, stays=True)  # as completion delivers outputs
+        left = None if self.until == inf else max(0.1, self.until - monotonic())
+        about = problem.graph, problem.mesh, problem.hardware, asked
         try:
-            found = best_plan(problem.graph, problem.mesh, problem.hardware, asked, rough=True)
-        except PlanInfeasible:
+            found = best_plan(*about, rough=True, time_limit=left, prepared=Prepared(*about, self.until))
+        except (PlanInfeasible, OutOfTime):
             return {n: offered[0] for n, offered in self.offered.items()}
         axes = {n: found.complete.decisions[n].axes for n in self.offered}
         return {n: next((s for s in all if s.axes == axes[n]), all[0]) for n, all in self.offered.items()}
@@ -206,7 +219,7 @@ class _Run:
                 others = self.others(plan, n)[depth : depth + TRIED]
                 left |= bool(others)
                 for strategy in others:
-                    if len(self.evaluator.tried) >= limit:
+                    if len(self.evaluator.tried) >= limit or monotonic() > self.until:
                         return plan
                     other = {**plan, n: strategy}
                     if self.evaluator(other).key < self.evaluator(plan).key:
