@@ -56,9 +56,8 @@ class DimSpec:
     @property
     def cutting(self) -> Axes:
         """The axes that do cut: those of more than one device; what then follows each other is one axis again."""
-        if all(axis.size > 1 for axis in self.axes):
-            return self.axes
-        return merge_axes(axis for axis in self.axes if axis.size > 1)
+        several = tuple(axis for axis in self.axes if axis.size > 1)
+        return several if len(several) == len(self.axes) else merge_axes(several)
 
 
 CLOSED = DimSpec()
@@ -355,8 +354,7 @@ class ShardingSpec:
         index = self.mesh.index_along
         slices = []
         for size, dim in zip(shape, self.dims):
-            where = [index(position, axis) for axis in dim.cutting]
-            slices.append(slice(*nested_chunk(size, dim.parts, where)))
+            slices.append(slice(*nested_chunk(size, dim.parts, [index(position, axis) for axis in dim.cutting])))
         return tuple(slices)
 
     def local_shape(self, shape: Sequence[int], position: int) -> Shape:
