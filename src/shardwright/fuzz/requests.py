@@ -21,6 +21,9 @@ LIMITED = 0.2
 """The part of plans that are to need less memory: looking for those takes longest."""
 ASKED, RELOADED, PRINTED = 0.2, 0.1, 0.05
 """The parts of plans of which something is forbidden, of those that go through a file, of those that are printed."""
+MOST_CUT = 12
+"""Devices of a mesh of which parts of axes are drawn: on 24, an uneven tensor may have 700 shardings, and planning
+searches between every two of them for many minutes."""
 GATHERED = (16, 128, 1024)
 """Bytes that a gather may leave."""
 LARGE = 0.15
@@ -43,7 +46,7 @@ def draw_spec(rng: random.Random, mesh: str, shape: Sequence[int], dtype: str) -
     parts: list[str] = []
     for axis, size in sizes.items():
         cuts = [n for n in (2, 3) if size % n == 0 and size > n]
-        if cuts and rng.random() < 0.25:
+        if cuts and prod(sizes.values()) <= MOST_CUT and rng.random() < 0.25:
             cut = rng.choice(cuts)
             parts += [f"{axis}:(1){cut}", f"{axis}:({cut}){size // cut}"]
         else:

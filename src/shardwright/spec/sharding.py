@@ -47,7 +47,7 @@ class DimSpec:
 
     @property
     def parts(self) -> tuple[int, ...]:
-        return tuple(axis.size for axis in self.axes)
+        return tuple(axis.size for axis in self.cutting)
 
     @property
     def shards(self) -> int:
@@ -55,8 +55,10 @@ class DimSpec:
 
     @property
     def cutting(self) -> Axes:
-        """The axes that do cut: those of more than one device."""
-        return tuple(axis for axis in self.axes if axis.size > 1)
+        """The axes that do cut: those of more than one device; what then follows each other is one axis again."""
+        if all(axis.size > 1 for axis in self.axes):
+            return self.axes
+        return merge_axes(axis for axis in self.axes if axis.size > 1)
 
 
 CLOSED = DimSpec()
@@ -353,7 +355,7 @@ class ShardingSpec:
         index = self.mesh.index_along
         slices = []
         for size, dim in zip(shape, self.dims):
-            where = [index(position, axis) for axis in dim.axes]
+            where = [index(position, axis) for axis in dim.cutting]
             slices.append(slice(*nested_chunk(size, dim.parts, where)))
         return tuple(slices)
 

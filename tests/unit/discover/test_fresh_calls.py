@@ -60,6 +60,12 @@ def test_an_argument_says_what_size_a_result_has() -> None:
     assert any(call.values(operator)["size"] == 12 for call in calls)
 
 
+def test_numbers_between_those_where_arguments_turn_are_drawn() -> None:
+    """Above 0.5 the bounds of ``logit`` cross: between there and 1 it falls where it rises."""
+    calls = drawn_around("aten.logit.default", (x(4, 6), 0.25))
+    assert any(0.5 < call.args[1] < 1 for call in calls if call.args[1] is not None)
+
+
 def test_one_tensor_alone_has_another_dtype() -> None:
     calls = drawn_around("aten.add.Tensor", (x(4, 6), x(4, 6)))[:24]
     kinds = {tuple(a.dtype.kind for a in call.tensors) for call in calls}

@@ -14,7 +14,7 @@ from shardwright.discover.emit.source import as_many
 from shardwright.discover.judging.oracle import check
 from shardwright.discover.learn import state
 from shardwright.discover.operator import Argument, NumpyLibrary, Operator, Sample, Slot
-from shardwright.discover.statement import Statement
+from shardwright.discover.statement import ShardedOn, Statement
 from shardwright.discover.table import Table
 from shardwright.errors import DiscoverError
 
@@ -132,6 +132,28 @@ def test_one_dim_or_none_is_spoken_of_in_one_way() -> None:
     assert {"S(d), S(d) -> S(d) WHEN dim is one dim", "S(d), S(d) -> S(d) WHEN d == 0"} <= rules
     (one,) = (rule.conditions for rule in statement.every_rule if str(rule) == "S(d) -> S(d) WHEN dim is one dim")
     assert as_many("dim", [rule for rule in statement.every_rule if rule.conditions == one])
+
+
+def test_the_last_dim_is_kept_where_rows_are_regrouped() -> None:
+    """A batch of sequences as one list of rows, and back: what lies in a row may be sharded."""
+
+    def regrouped(x: np.ndarray, size: list[int]) -> np.ndarray:
+        return x.reshape(size)
+
+    sizes = {
+        (4, 6, 8): [[24, 8], [2, 2, 6, 8], [4, 48]],
+        (12, 8): [[3, 4, 8], [8, 12], [12, 2, 4]],
+        (6, 4): [[2, 3, 4]],
+    }
+    samples = [call for shape, found in sizes.items() for call in calls([shape], size=found)]
+    statement = stated(regrouped, samples, X, Argument("size", False, type="int[]"))
+    (rule,) = (rule for rule in statement.rules if "-k in size" in str(rule))
+    assert str(rule) == "S(d) -> S(-k in size) WHEN d == last and size keeps the last size"
+    assert rule.grade == "empty"
+    (word,) = (term.dim.code for term in rule.outputs if isinstance(term, ShardedOn))
+    assert value_of(word, {"d": 2, "rank": [3], "size": [24, 8]}) == 1
+    asked = [{"d": 2, "rank": [3], "shape": [(4, 6, 8)], "size": size} for size in ([24, 8], [4, 48], [])]
+    assert [all(value_of(c.code, known) for c in rule.conditions) for known in asked] == [True, False, False]
 
 
 def test_broadcasting_needs_no_condition() -> None:

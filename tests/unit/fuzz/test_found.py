@@ -109,6 +109,9 @@ FOUND = {
                     (call("np.ones", (8, 7), like=A), call("np.dot", D, B), call("swn.cross_entropy", Ref(4), C)),
                     (5,)),
         Request("x=2, y=2", "planned", memory=0.925, uneven=True, asked=(("cap_gather", 16, ""),))),
+    # Between two parts of an axis that does not divide an axis of one device changes nothing.
+    "parts of an axis around one device": Case(
+        program([(4, 1)], call("np.tanh", A)), Request("x=6, y=1", out_specs=("[x:(1)2+y+x:(2)3, _]",))),
     # What is pending over axes of one device is finished.
     "a scalar that is pending over one device": Case(
         replace(program([()], call("np.reshape", A, ())), constraints=((1, "[] // min(z)"),)),

@@ -27,7 +27,7 @@ MOST_ELEMENTS = 4096
 TRIES = 6
 """Changes drawn for one fresh call before giving up on it."""
 
-NUMBERS = (0.0, 1.0, -1.0, 2.0, 0.5, -2.0, 3.0, -0.5, 0.25, 1e-3, 10.0, float("inf"))
+NUMBERS = (0.0, 1.0, -1.0, 2.0, 0.5, -2.0, 3.0, -0.5, 0.25, 0.75, 1e-3, 10.0, float("inf"))
 ENLARGEMENTS = 60
 """Sizes tried to make one call tell more."""
 MOST_TO_TELL = 400
@@ -229,7 +229,7 @@ class Drawer:
         if isinstance(value, float) or kind.startswith(("float", "Scalar", "number")):
             named = [t + off for t in self.named.numbers[:6] for off in (-0.5, 0, 0.5)]
             own = [value - 0.01, value + 0.01] if isinstance(value, (int, float)) else []
-            every = [*(v for v in every[:1] if v is None), -2.0, -0.5, 0.0, 0.5, 1.0, 1.5, 3.0, *own, *named]
+            every = [*(v for v in every[:1] if v is None), -2.0, -0.5, 0.0, 0.5, 0.75, 1.0, 1.5, 3.0, *own, *named]
         unlike = {repr(v): v for v in every if repr(v) != repr(value)}
         return list(unlike.values())[:20]
 

@@ -8,7 +8,7 @@ new word, add one line here; `conditions` holds what may be asked of a case.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -108,6 +108,16 @@ def list_arguments(operator: Operator, tables: Sequence[Table]) -> frozenset[str
     return frozenset(name for name, value in values if names_dims(operator, name) and not isinstance(value, int))
 
 
+def size_arguments(situations: Sequence[Situation], dim_names: Collection[str]) -> tuple[str, ...]:
+    """Arguments that are a size for each dim of the first result, in every call."""
+    names = (name for name in situations[0].values if name not in dim_names)
+    return tuple(name for name in names if all(_one_a_dim(s.values.get(name), s.out_rank[0]) for s in situations))
+
+
+def _one_a_dim(value: Any, rank: int) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) == rank and all(type(item) is int for item in value)
+
+
 DimOf = Callable[[Situation, int], int | None]
 """The dim of a tensor that goes with dim d of the reference, or None where there is none."""
 
@@ -130,9 +140,15 @@ def aligned_word(tensor: int) -> DimWord:
 
 
 def dim_words(
-    tensor: int, is_output: bool, reference: int, names: Sequence[str], lists: frozenset[str]
+    tensor: int,
+    is_output: bool,
+    reference: int,
+    names: Sequence[str],
+    lists: frozenset[str],
+    sizes: Sequence[str] = (),
 ) -> Iterator[DimWord]:
-    """Every way to name a dim of this tensor.  `names`: arguments that name dims; `lists`: those that may name many."""
+    """Every way to name a dim of this tensor.  `names`: arguments that name dims; `lists`: those that may name many;
+    `sizes`: those that are a size for each dim of the result."""
     # A strategy is not told the ranks of its outputs, so they are counted from the inputs'.
     rank = "max(rank)" if is_output else f"rank[{tensor}]"
 
@@ -163,12 +179,24 @@ def dim_words(
     yield from (moved(shift) for shift in (1, -1))
     if is_output:
         yield from (after(other, shift) for other in (0, 1) if other != reference for shift in (0, -1))
+        yield from (_from_right_in(name, reference) for name in sizes)
     for name in names:
         yield from _words_by_argument(name, name in lists)
     single = [name for name in names if name not in lists]
     for one, two in itertools.combinations(single, 2):
         yield _exchanged(one, two)
         yield _carried(one, two)
+
+
+def _from_right_in(name: str, reference: int) -> DimWord:
+    """As many places from the right as d, in a result whose rank an argument tells."""
+
+    def find(s: Situation, d: int) -> int | None:
+        sizes = s.values.get(name)
+        return d - s.rank_of(reference) + len(sizes) if isinstance(sizes, (list, tuple)) else None
+
+    code = f"d - {rank_code(reference)} + len({name})"
+    return DimWord(Expr(f"-k in {name}", code, frozenset((name,))), find, 3)
 
 
 def _words_by_argument(name: str, many: bool) -> Iterator[DimWord]:

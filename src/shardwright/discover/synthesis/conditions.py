@@ -165,6 +165,7 @@ def extent_atoms(situations: Sequence[Situation], dim_names: Sequence[str], refe
             yield from _against_extent(name, reference)
         if any(isinstance(s.values.get(name), (list, tuple)) for s in situations):
             yield from (_sizes_kept(name, reference, more) for more in (0, 1))
+            yield _last_size_kept(name, reference)
 
 
 def _against_extent(name: str, reference: int) -> Iterator[Atom]:
@@ -200,6 +201,18 @@ def _sizes_kept(name: str, reference: int, more: int) -> Atom:
         return bool(sizes[d] == own[d] if more else min(sizes[d], own[d]) > 0 and sizes[d] % own[d] == 0)
 
     return Atom(Expr(text, code, frozenset((name,))), holds, 3, "rows in front of a regrouped dim stay together")
+
+
+def _last_size_kept(name: str, reference: int) -> Atom:
+    own = f"shape[{reference}][rank[{reference}] - 1]"
+    code = f"len({name}) > 0 and {name}[len({name}) - 1] == {own}"
+    expr = Expr(f"{name} keeps the last size", code, frozenset((name,)))
+
+    def holds(s: Situation, d: int) -> bool:
+        sizes = s.values.get(name)
+        return isinstance(sizes, (list, tuple)) and bool(sizes) and sizes[-1] == s.shape[reference][-1]
+
+    return Atom(expr, holds, 3, "rows are regrouped, but not what lies in a row")
 
 
 def value_atoms(

@@ -17,7 +17,7 @@ from ..operator import Operator, Sample
 from ..placement import Placement, R
 from ..statement import FRAME, Rule, ShardedOn, Term
 from ..table import GRADES, Inputs, Table
-from .cases import DimWord, Situation, aligned_word, dim_arguments, dim_words, list_arguments
+from .cases import DimWord, Situation, aligned_word, dim_arguments, dim_words, list_arguments, size_arguments
 from .conditions import (
     RANK_COST,
     Atom,
@@ -73,6 +73,7 @@ class Search:
         self._words: dict[tuple[int, bool, int], list[DimWord]] = {}
         self._cases_of: dict[str, Cases] = {}
         self._meant_by: dict[str, tuple[int, set[Row]]] = {}
+        self._sizes = size_arguments(situations, names)
         self._aligned = [aligned_word(i) for i in range(len(situations[0].rank))]
         self._refresh()
 
@@ -112,7 +113,7 @@ class Search:
     def _words_for(self, tensor: int, is_output: bool, reference: int) -> list[DimWord]:
         key = (tensor, is_output, reference)
         if key not in self._words:
-            self._words[key] = list(dim_words(tensor, is_output, reference, self.names, self.lists))
+            self._words[key] = list(dim_words(tensor, is_output, reference, self.names, self.lists, self._sizes))
         return self._words[key]
 
     def _templates(self) -> list[Template]:
