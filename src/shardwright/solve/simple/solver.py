@@ -11,8 +11,9 @@ The search is deterministic: its limits count work, not time, unless time is up 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from math import inf
 from time import monotonic
 from typing import Any
@@ -180,11 +181,16 @@ class _Run:
 
     def choose(self) -> Plan:
         """Seed and refine; where that does not fit, again with seeds that do."""
-        plan = self.refine(min([self.seed(None), *uniform(self.offered)], key=lambda start: self.evaluator(start).key))
+        plan = self.refine(min(self.starts(), key=lambda start: self.evaluator(start).key))
         if self.evaluator(plan).excess:
             other = self.refine(self.seed(self.problem.hardware.memory))
             plan = min(plan, other, key=lambda one: self.evaluator(one).key)
         return plan
+
+    def starts(self) -> Iterator[Plan]:
+        """As many as there is time for."""
+        yield self.seed(None)
+        yield from takewhile(lambda _: monotonic() <= self.until, uniform(self.offered))
 
     def seed(self, memory: int | None) -> Plan:
         """What the numeric problem of all strategies says, solved by message passing."""
