@@ -90,8 +90,10 @@ def attention_of(graph: Graph, node: Node, positions: Positions) -> Attention | 
     shapes = [graph.type(v).shape for v in (query, key)]
     rows, keys = (shape[-2] for shape in shapes)
     if mask is not None and band.sees_all and not node.attr("mask_grad"):
-        type = graph.type(mask)
-        read = band_of(positions.of(mask), type.shape, rows, keys, graph.type(query).dtype)
+        about = mask, rows, keys, graph.type(query).dtype
+        if about not in positions.bands:
+            positions.bands[about] = band_of(positions.of(mask), graph.type(mask).shape, *about[1:])
+        read = positions.bands[about]
         if read is not None:
             mask, band = None, read
     key, value, groups = _heads(graph, node, query, key, value)

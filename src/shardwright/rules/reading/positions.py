@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...ir.graph import Graph, Node
+from ...spec.band import Band
 from .arithmetic import POINTWISE
 from .calls import Call, call_name
 from .movement import CREATED, CREATION, MOVEMENT
@@ -22,6 +23,8 @@ class Positions:
     """The numbers of a graph that are known when it is written."""
 
     graph: Graph
+    bands: dict[tuple[int, int, int, str], Band | None] = field(default_factory=dict)
+    """What masks were read as: all layers of a model read one."""
     _found: dict[int, Number | None] = field(default_factory=dict)
 
     def of(self, value: int) -> Number | None:

@@ -362,11 +362,13 @@ class _Change:
             if n is None or not computes(graph.nodes[n]) or value in lost:
                 continue
             if not replaced:
-                readers = [graph.nodes[m].results[0] for m in graph.uses[value]]
                 needed = (
                     value in held
                     or graph.output_uses[value]
-                    or any(r not in lost and r not in results for r in readers)
+                    or any(
+                        r not in lost and r not in results
+                        for r in (graph.nodes[m].results[0] for m in graph.uses[value])
+                    )
                 )
                 if needed:
                     continue
